@@ -1,0 +1,1 @@
+"""The linter: paths in, a LintReport out. `syntax` is the only home of libcst."""
