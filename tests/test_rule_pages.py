@@ -11,7 +11,7 @@ import pytest
 
 from amp_doctor import catalog
 from amp_doctor.catalog import Block, Page, PageError
-from tests.conftest import ROOT, fix_text, lint_text
+from tests.conftest import ROOT, Settings, fix_text, lint_text
 from tests.prelude import prelude
 from tests.rule_index import refreshed
 
@@ -157,7 +157,7 @@ def test_readme_of_the_rules_is_up_to_date(bless: bool) -> None:
         pytest.fail("rules/README.md is out of date; pytest tests/test_rule_pages.py --bless rewrites it")
 
 
-def settings(page: Page) -> dict[str, object]:
+def settings(page: Page) -> Settings:
     """The page's own code is selected even when opt-in; a page bound to a torch version is linted at that version."""
     return {"select": (page.code,), "torch_version": torch_version(page.torch)}
 

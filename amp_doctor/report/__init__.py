@@ -1,0 +1,1 @@
+"""Reports: values in, text out. No files, no clock, no environment; printing is the command line's business."""
