@@ -1,0 +1,60 @@
+# make demo and make test do everything on a machine with Python >= 3.11, git and make.
+
+# The first of these that is Python 3.11 or newer.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := fixtures/demo/train.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bless ecosystem bench readme clean
+
+help:
+	@echo 'make demo       lint a script with planted mistakes'
+	@echo 'make test       ruff, mypy, and every test'
+	@echo 'make bless      rewrite the generated parts of rules/README.md'
+	@echo 'make ecosystem  lint sixteen published packages and compare with fixtures/ecosystem.toml'
+	@echo 'make bench      how fast it is, against ruff and libcst'
+	@echo 'make readme     draw docs/report.svg anew'
+
+demo: $(VENV)/installed
+	@echo '$$ amp-doctor lint $(DEMO)'
+	@$(BIN)/amp-doctor lint --isolated --no-cache --exit-zero $(DEMO)
+
+test: check
+	$(BIN)/python -m pytest --no-skips -n $${PYTEST_WORKERS:-auto} -q
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/python -m mypy
+
+bless: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -q tests/test_rule_pages.py -k readme --bless
+
+ecosystem: $(VENV)/installed-dev
+	$(BIN)/python -m tests.benchmarks.ecosystem
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m tests.benchmarks.lint_speed
+
+readme: $(VENV)/installed-dev
+	$(BIN)/python docs/draw_report.py $(DEMO) docs/report.svg
+	$(BIN)/python -m pytest -q tests/test_packaging.py -k readme
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .amp_doctor_cache
+
+$(VENV)/bin/python:
+	@test -n '$(PYTHON)' || { echo 'amp-doctor needs Python 3.11 or newer; set PYTHON=/path/to/python' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps, so that a second run installs nothing; they are made anew when the dependencies change.
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(VENV)/installed $@
