@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pytest
 from amp_doctor import catalog
 from amp_doctor.catalog import Block, Page, PageError
 from tests.conftest import ROOT, Settings, fix_text, lint_text
-from tests.prelude import prelude
+from tests.prelude import PRELUDE, free_names, prelude
 from tests.rule_index import refreshed
 
 if TYPE_CHECKING:
@@ -88,6 +89,13 @@ def test_block_compiles(example: Example) -> None:
     if example.page.code not in WITHOUT_EXAMPLES:
         padding = "\n" * (example.block.line - 1)
         compile(padding + example.block.code, str(example.page.file), "exec")
+
+
+@each("bad", "fixed", "good", "missed")
+def test_block_uses_no_name_that_nothing_defines(example: Example) -> None:
+    if example.page.code not in WITHOUT_EXAMPLES:
+        unknown = free_names(example.block.code) - PRELUDE.keys() - set(dir(builtins))
+        assert unknown == set(), f"{example.place}: neither the block nor the prelude defines {', '.join(unknown)}"
 
 
 @each("bad")
