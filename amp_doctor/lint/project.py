@@ -1,12 +1,190 @@
-"""First-party modules of the linted tree: `from utils.train import step` -> the file, read once."""
+"""First-party modules of the linted tree: `from utils.train import step` -> the file, lowered once."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amp_doctor.lint.objects import Api, Symbol, Value
+from amp_doctor.lint.trace import ClassDef, Function, Seq
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.state import State
+    from amp_doctor.lint.syntax.names import Reference
+
+STRIDE = 10_000_000
+"""Node numbers of module n start at n * STRIDE, so a number tells its file."""
 
 
+@dataclass(slots=True, eq=False)
+class Module:
+    """One lowered file. `frame` is the number of its global frame; `places` belongs to `lint.syntax`."""
+
+    path: str
+    file: Path | None
+    code: str
+    number: int
+    body: Seq
+    functions: list[Function]
+    classes: list[ClassDef]
+    references: list[Reference]
+    uses: dict[str, set[str]]
+    words: frozenset[str]
+    places: Any
+    table: dict[str, Value] | None = None
+    visiting: bool = False
+
+    @property
+    def frame(self) -> int:
+        return -1 - self.number
+
+
+@dataclass(slots=True, eq=False)
 class Project:
-    """The linted paths, and the modules that imports resolve to inside them."""
+    """The linted tree as one program: its roots, and every module lowered so far."""
 
-    def __init__(self, roots: tuple[Path, ...] = ()) -> None:
-        self.roots = roots
+    roots: tuple[Path, ...] = ()
+    modules: dict[str, Module | None] = field(default_factory=dict)
+    count: int = 0
+    used: set[str] = field(default_factory=set)
+
+    def number(self) -> int:
+        self.count += 1
+        return self.count
+
+    # --- imports ---------------------------------------------------------------------------------
+
+    def bind_imports(self, m: Interpreter, names: tuple[tuple[str, str, int], ...], state: State) -> None:
+        """Bind the names of one import statement in the current frame."""
+        importer = m.owners.get(m.root(m.here), m.module)
+        for local, full, level in names:
+            state.env[(m.here, local)] = self.imported(m, importer, full, level)
+
+    def imported(self, m: Interpreter, importer: Module, full: str, level: int) -> Value:
+        if level == 0 and full.split(".")[0] in _LIBRARIES:
+            return Api(full)
+        head, _, last = full.rpartition(".")
+        module = self.resolve(importer, full, level)
+        if module is not None and not head:
+            return Symbol(f"module:{module.path}", last)
+        owner = self.resolve(importer, head, level) if head or level else None
+        if owner is not None:
+            table = self.table(m, owner)
+            if last in table:
+                return table[last]
+            return Symbol(f"{owner.path}:{last}", last)
+        return Api(full) if level == 0 else Symbol(f"import:{importer.path}:{level}:{full}", last)
+
+    def resolve(self, importer: Module, dotted: str, level: int) -> Module | None:
+        """The lowered first-party module of a dotted name, or None."""
+        if importer.file is None:
+            return None
+        parts = [part for part in dotted.split(".") if part]
+        folders: list[Path] = []
+        if level:
+            folder = importer.file.parent
+            for _ in range(level - 1):
+                folder = folder.parent
+            folders = [folder]
+        else:
+            folders = [importer.file.parent, *self.roots, *list(importer.file.parents)[1:4]]
+        for folder in folders:
+            if not self.inside(folder):
+                continue
+            base = folder.joinpath(*parts)
+            for candidate in (base.with_suffix(".py") if parts else base / "__init__.py", base / "__init__.py"):
+                if candidate == importer.file:
+                    continue
+                module = self.load(candidate)
+                if module is not None:
+                    return module
+        return None
+
+    def inside(self, folder: Path) -> bool:
+        return any(folder == root or root in folder.parents for root in self.roots)
+
+    def load(self, file: Path) -> Module | None:
+        """Lower a first-party file if it has to do with training; None when it has not or cannot be read."""
+        key = str(file)
+        if key not in self.modules:
+            self.modules[key] = None
+            self.modules[key] = self._read(file)
+        module = self.modules[key]
+        if module is not None:
+            self.used.add(module.path)
+        return module
+
+    def _read(self, file: Path) -> Module | None:
+        from amp_doctor.errors import ReadError
+        from amp_doctor.lint.gate import training
+        from amp_doctor.lint.source import read_source
+        from amp_doctor.lint.syntax import SyntaxFault
+        from amp_doctor.lint.syntax.parse import parse
+
+        try:
+            if not file.is_file() or file.stat().st_size > 400_000:
+                return None
+            source = read_source(file)
+            if not training(source.raw):
+                return None
+            return parse(source, self.number())
+        except (OSError, ReadError, SyntaxFault, RecursionError):
+            return None
+
+    # --- globals ---------------------------------------------------------------------------------
+
+    def table(self, m: Interpreter, module: Module) -> dict[str, Value]:
+        """The global names of another module, from running its top level quietly once."""
+        if module.table is None:
+            if module.visiting:
+                return {}
+            module.visiting = True
+            try:
+                module.table = self._run(m, module)
+            finally:
+                module.visiting = False
+        m.globals[module.frame] = module.table
+        m.owners[module.number] = module
+        m.owners[module.frame] = module
+        return module.table
+
+    def _run(self, m: Interpreter, module: Module) -> dict[str, Value]:
+        from amp_doctor.lint.fold import fold
+        from amp_doctor.lint.interpreter import Call
+        from amp_doctor.lint.state import State
+
+        m.owners[module.number] = module
+        m.owners[module.frame] = module
+        function = Function(module.number * STRIDE, "<module>", (), definitions(module.body), module=module.number)
+        saved, m.stack = m.stack, [Call(function, module.frame)]
+        m.quiet += 1
+        try:
+            flow = fold(function.body, [State()], m)
+        finally:
+            m.quiet -= 1
+            m.stack = saved
+        ends = flow.ends or flow.exits.get("raise", [])
+        if not ends:
+            return {}
+        return {name: value for (frame, name), value in ends[0].env.items() if frame == module.frame and not name.startswith("%")}
+
+
+def definitions(body: Seq) -> Seq:
+    """The top-level statements that define names: imports, functions, classes, plain assignments."""
+    from amp_doctor.lint.trace import Bind, CallLeaf, Define, DefineClass, Import, Stmt
+
+    kept = []
+    for item in body.items:
+        inner = item.body.items if isinstance(item, Stmt) else (item,)
+        if all(isinstance(part, Define | DefineClass | Import | Bind | CallLeaf | Seq) for part in inner):
+            if any(isinstance(part, Define | DefineClass | Import | Bind | Seq) for part in inner):
+                kept.append(item)
+    return Seq(tuple(kept))
+
+
+_LIBRARIES = frozenset(
+    "torch torchvision torchaudio numpy os sys math random time json typing functools itertools contextlib collections dataclasses "
+    "logging argparse copy re pathlib warnings tqdm apex abc enum inspect operator threading".split()
+)

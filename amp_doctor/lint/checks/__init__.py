@@ -1,0 +1,1 @@
+"""The checks: one short function per rule, grouped by family, registered by decorator."""

@@ -1,0 +1,235 @@
+"""Where interpretation starts: the module body, every function, every method of every class.
+
+Methods start from what `__init__` (and other methods that set up scalers, optimizers or contexts) left in
+`self`; a `forward` is believed to run under autocast when the file calls unknown models inside a region.
+"""
+
+from __future__ import annotations
+
+from amp_doctor.lint import calls, evaluate, library
+from amp_doctor.lint.checks.registry import Finished
+from amp_doctor.lint.events import Forward
+from amp_doctor.lint.fold import fold
+from amp_doctor.lint.interpreter import Call, Interpreter, OutOfBudget
+from amp_doctor.lint.objects import Class, Code, Literal, Object, Symbol
+from amp_doctor.lint.state import Region, State
+from amp_doctor.lint.trace import ClassDef, Function
+from amp_doctor.lint.typestate import Protocol
+
+MAX_SEEDS = 6
+_SETUP_WORDS = frozenset({"GradScaler", "autocast", "optim", "optimizer", "scaler", "nullcontext", "half", "float16"})
+
+
+def interpret(m: Interpreter) -> None:
+    """Run every entry point of the file and show the checks what happens."""
+    for reference in m.module.references:
+        m.report(m, reference, State())  # type: ignore[arg-type]
+    roots = _module(m)
+    methods = {id(function) for definition in m.module.classes for function in definition.methods.values()}
+    plain = [function for function in m.module.functions if id(function) not in methods and function.name != "<lambda>"]
+    try:
+        for function in plain:
+            if _top_level(m, function):
+                for root in roots:
+                    _run_function(m, function, root.copy())
+        for definition in m.module.classes:
+            for root in roots[:2]:
+                _class(m, definition, root.copy())
+        _forwards(m, roots[0])
+    except OutOfBudget:
+        m.silences += 1
+    m.report(m, Finished(tuple(m.log)), State())  # type: ignore[arg-type]
+
+
+def _top_level(m: Interpreter, function: Function) -> bool:
+    """Nested functions are run where they are called, with what they close over."""
+    return function.owner is None and function.at in _defined(m)
+
+
+def _defined(m: Interpreter) -> set[int]:
+    if "top" not in m.facts:
+        from amp_doctor.lint.trace import Branch, Define, Seq, Stmt, Try, With
+
+        found: set[int] = set()
+
+        def walk(node: object) -> None:
+            match node:
+                case Seq(items):
+                    for item in items:
+                        walk(item)
+                case Stmt(_, body):
+                    walk(body)
+                case Branch(_, _, then, other):
+                    walk(then)
+                    walk(other)
+                case Try(_, body, handlers, other, final):
+                    for part in (body, *handlers, other, final):
+                        walk(part)
+                case With(_, _, _, body):
+                    walk(body)
+                case Define(_, function):
+                    found.add(function.at)
+
+        walk(m.module.body)
+        m.facts["top"] = found
+    top: set[int] = m.facts["top"]
+    return top
+
+
+def _module(m: Interpreter) -> list[State]:
+    """Run the module body; the states it ends in are what functions find as globals."""
+    function = Function(m.module.number, "<module>", (), m.module.body, module=m.module.number)
+    m.stack.append(Call(function, m.module.frame))
+    state = State()
+    # A script is in nobody's hands before it starts: no gradients, no scaler in use.
+    state.protocol = Protocol().zeroed(None)
+    try:
+        flow = fold(m.module.body, [state], m)
+        ends = flow.ends + flow.exits.get("raise", [])
+    except OutOfBudget:
+        m.silences += 1
+        m.spent = 0
+        ends = []
+    finally:
+        m.stack.clear()
+    if not ends:
+        ends = _definitions_only(m)
+    roots: dict[object, State] = {}
+    words = frozenset(word for function in m.module.functions for word in function.words)
+    for end in ends:
+        root = end.copy()
+        root.regions, root.modes, root.protocol = (), (), Protocol()
+        key = (
+            frozenset((name, value) for name, value in root.env.items() if name[1] in words),
+            frozenset(root.known.items()),
+        )
+        roots.setdefault(key, root)
+    return list(roots.values())[:MAX_SEEDS]
+
+
+def _definitions_only(m: Interpreter) -> list[State]:
+    """A module that never ends (sys.exit, an endless loop): its definitions are still its globals."""
+    from amp_doctor.lint.project import definitions
+
+    function = Function(m.module.number, "<module>", (), m.module.body, module=m.module.number)
+    m.stack.append(Call(function, m.module.frame))
+    m.quiet += 1
+    try:
+        flow = fold(definitions(m.module.body), [State()], m)
+    finally:
+        m.quiet -= 1
+        m.stack.clear()
+    return flow.ends or [State()]
+
+
+def _run_function(m: Interpreter, function: Function, state: State, receiver: Object | None = None) -> list[State]:
+    """Run a function as an entry: nobody knows its arguments or what happened before."""
+    frame = m.frame(m.module.frame, 0, function.at)
+    m.parents[frame] = m.module.frame
+    body_state = state
+    for param in function.params:
+        body_state.env[(frame, param.name)] = calls.parameter(m, param, frame, body_state)
+    if receiver is not None and function.params:
+        body_state.env[(frame, function.params[0].name)] = receiver
+    for context in calls.decorator_contexts(m, function, m.module.frame, body_state):
+        m.enter_context(function.at, context, None, body_state)
+    m.stack.append(Call(function, frame))
+    try:
+        return m.run(function.body, body_state)
+    finally:
+        m.stack.clear()
+        m.loops.clear()
+        m.guards.clear()
+        m.calls.clear()
+
+
+def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
+    cls = Class(definition, m.module.frame)
+    value = evaluate.lookup_in(m, _name(definition), m.module.frame, root, None)
+    if isinstance(value, Class) and value.definition is definition:
+        cls = value
+    module = library.class_facts(m, cls, root)
+    receiver = Object("instance", f"self:{definition.name}", api=definition.name, cls=cls, origin="used", facts=module)
+    seeds = _seeds(m, cls, receiver, root)
+    forward = _is_module(receiver)
+    for name, function in definition.methods.items():
+        if name == "__init__" or (forward and name == "forward"):
+            continue
+        for seed in seeds:
+            state = seed.copy()
+            state.protocol = Protocol()
+            _run_function(m, function, state, None if _static(function) else receiver)
+
+
+def _seeds(m: Interpreter, cls: Class, receiver: Object, root: State) -> list[State]:
+    """The states `self` can be in when a method is called: after __init__ and the methods that set things up."""
+    states = [root]
+    found = evaluate.find_method(m, cls, "__init__", root)
+    if found is not None:
+        states = [state for each in states for state in _run_quietly(m, found[0], each, receiver, quiet=found[0].owner is not cls.definition)] or [root]
+    for name, function in cls.definition.methods.items():
+        if name != "__init__" and not _static(function) and _sets_up(function):
+            after = [state for each in states[:MAX_SEEDS] for state in _run_quietly(m, function, each.copy(), receiver, quiet=True)]
+            states = after or states
+    return _distinct(m, receiver, states)[:MAX_SEEDS]
+
+
+def _run_quietly(m: Interpreter, function: Function, state: State, receiver: Object, quiet: bool) -> list[State]:
+    m.quiet += quiet
+    try:
+        return _run_function(m, function, state.copy(), receiver)
+    finally:
+        m.quiet -= quiet
+
+
+def _sets_up(function: Function) -> bool:
+    """A method that makes a scaler, an optimizer or a context and stores it, and does not train with it."""
+    return bool(function.words & {"GradScaler", "autocast", "nullcontext"}) and not function.words & {"backward", "scale", "step"}
+
+
+def _distinct(m: Interpreter, receiver: Object, states: list[State]) -> list[State]:
+    seen: dict[object, State] = {}
+    for state in states:
+        for key in [key for key in state.env if key[0] >= 1000]:
+            del state.env[key]
+        state.regions, state.modes, state.protocol = (), (), Protocol()
+        seen.setdefault(state.key(), state)
+    return list(seen.values())
+
+
+def _forwards(m: Interpreter, root: State) -> None:
+    """The forward of each module class, under the region its file is believed to call it in."""
+    region = m.facts.get("presumed")
+    for event in m.log:
+        if isinstance(event, Forward) and isinstance(event.module, Symbol):
+            break
+    for definition in m.module.classes:
+        cls = Class(definition, m.module.frame)
+        receiver = Object("instance", f"self:{definition.name}", api=definition.name, cls=cls, origin="used", facts=library.class_facts(m, cls, root))
+        if not _is_module(receiver) or "forward" not in definition.methods:
+            continue
+        for seed in _seeds(m, cls, receiver, root.copy())[:3]:
+            state = seed.copy()
+            if isinstance(region, Region):
+                state.regions = (region,)
+            _run_function(m, definition.methods["forward"], state, receiver)
+
+
+def _is_module(receiver: Object) -> bool:
+    fact = receiver.fact("module")
+    return isinstance(fact, Literal) and bool(fact.value)
+
+
+def _static(function: Function) -> bool:
+    from amp_doctor.lint.trace import Name
+
+    return any(isinstance(term, Name) and term.id in ("staticmethod", "classmethod") for term in function.decorators)
+
+
+def _name(definition: ClassDef):  # type: ignore[no-untyped-def]
+    from amp_doctor.lint.trace import Name
+
+    return Name(0, definition.name)
+
+
+__all__ = ["Code", "interpret"]

@@ -1,0 +1,235 @@
+"""The typed events of mixed precision: a closed union of what a line of code can do that matters here.
+
+`at` is the syntax node of the call; values are those of `lint.objects`. Checks subscribe to event types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amp_doctor.lint.objects import Object, Tensor, Value
+from amp_doctor.lint.state import Region
+
+Args = tuple[tuple[str | None, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Construct:
+    """An object of a known kind was built: scaler, optimizer, autocast, module, scheduler."""
+
+    at: int
+    object: Object
+    args: Args
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """An autocast region begins. `region.enabled` may be undecided."""
+
+    at: int
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    at: int
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A module (known or merely used as one) is called."""
+
+    at: int
+    module: Value
+    args: Args
+    result: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`scaler.scale(operand)`; `used` is False for an expression statement."""
+
+    at: int
+    scaler: Object
+    operand: Value
+    used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """`tensor.backward()`; `scaler` is the one whose scale the tensor carries, if any."""
+
+    at: int
+    tensor: Value
+    scaler: str | None
+    sources: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unscale:
+    at: int
+    scaler: Object
+    optimizer: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A clip of gradients; `owners` are the oids of the optimizers that own them, () when unknown."""
+
+    at: int
+    api: str
+    params: Value
+    owners: tuple[str, ...]
+    max_norm: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class GradRead:
+    """`p.grad` was read or changed. how: read, write, drop (set to None or zeroed), test (is it None?)."""
+
+    at: int
+    how: str
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An optimizer step: through `scaler`, or plain when None."""
+
+    at: int
+    optimizer: Object
+    scaler: Object | None
+    closure: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    at: int
+    scaler: Object
+    new_scale: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroGrad:
+    """Gradients dropped: of these optimizers, or of all when None."""
+
+    at: int
+    owners: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """`.half()`, `.float()`, `.to(dtype)` on a module or tensor. how is the method name."""
+
+    at: int
+    target: Value
+    dtype: str | None
+    how: str
+    used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """A call of a library function or tensor method that a check may want to see.
+
+    `name` is canonical for functions (`torch.masked_fill`) and `Tensor.masked_fill` for methods, whose
+    receiver is `receiver`.
+    """
+
+    at: int
+    name: str
+    receiver: Value | None
+    args: Args
+    result: Value
+    used: bool
+
+    def arg(self, position: int, keyword: str) -> Value | None:
+        """The argument at `position` (0 is the first after the receiver) or by keyword."""
+        plain = [value for key, value in self.args if key is None]
+        for key, value in self.args:
+            if key == keyword:
+                return value
+        return plain[position] if position < len(plain) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A binary operator on at least one tensor."""
+
+    at: int
+    op: str
+    left: Value
+    right: Value
+    result: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`target[index] = value`."""
+
+    at: int
+    target: Value
+    index: tuple[Value | None, ...]
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """A value chosen by a condition: `a if test else b`, or the two arms of an `if` that bind one name."""
+
+    at: int
+    test: Value
+    then: Value
+    other: Value
+
+
+@dataclass(frozen=True, slots=True)
+class NoneCall:
+    """A method called on None: only reported when the path explains why it is None."""
+
+    at: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Escape:
+    """A scaler or optimizer went to code that is not seen."""
+
+    at: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """An entry function returned this value."""
+
+    at: int
+    value: Value
+    name: str
+
+
+Event = (
+    Construct
+    | Enter
+    | Leave
+    | Forward
+    | Scale
+    | Backward
+    | Unscale
+    | Clip
+    | GradRead
+    | Step
+    | Update
+    | ZeroGrad
+    | Cast
+    | OpCall
+    | Operation
+    | Store
+    | Choose
+    | NoneCall
+    | Escape
+    | Returned
+)
+
+__all__ = ["Event", "Tensor"]

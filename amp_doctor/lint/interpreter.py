@@ -1,0 +1,302 @@
+"""The interpreter: the machine that `fold` drives over one file, with what all its paths share.
+
+It keeps frames, first-party modules, the budget and the log of events; terms are evaluated in
+`evaluate`, calls resolved in `calls`, library names in `library`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from amp_doctor.lint import evaluate
+from amp_doctor.lint.assume import assume, decide
+from amp_doctor.lint.events import Choose, Enter, Event, Forward, Leave
+from amp_doctor.lint.fold import fold
+from amp_doctor.lint.objects import HALF, NONE, Code, Items, Object, Symbol, Table, Value, text
+from amp_doctor.lint.state import Region, State
+from amp_doctor.lint.tensors import active_region
+from amp_doctor.lint.trace import (
+    Augment,
+    Bind,
+    Branch,
+    CallLeaf,
+    Define,
+    DefineClass,
+    Evaluate,
+    Exit,
+    Forget,
+    Function,
+    Gather,
+    Import,
+    Loop,
+    Name,
+    Seq,
+    Term,
+    With,
+)
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.project import Module, Project
+
+MAX_STATES = 48
+MAX_DEPTH = 5
+BUDGET = 60_000
+"""Leaves interpreted per file; past it the rest of the file is left unread (and counted as silence)."""
+
+
+class OutOfBudget(Exception):
+    """The file is too entangled to follow; what was found so far stands."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One function being followed."""
+
+    function: Function
+    frame: int
+    loops: int = 0
+
+
+@dataclass(slots=True)
+class Interpreter:
+    """Shared by all paths of one linted file."""
+
+    module: Module
+    project: Project
+    report: Callable[[Interpreter, Event, State], None]
+    torch_version: tuple[int, ...] | None = None
+    frames: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    parents: dict[int, int] = field(default_factory=dict)
+    globals: dict[int, dict[str, Value]] = field(default_factory=dict)
+    owners: dict[int, Module] = field(default_factory=dict)
+    stack: list[Call] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    guards: list[tuple[int, Value | None, bool]] = field(default_factory=list)
+    log: list[Event] = field(default_factory=list)
+    loops: list[int] = field(default_factory=list)
+    spent: int = 0
+    silences: int = 0
+    quiet: int = 0
+    regions: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    # --- what checks see -------------------------------------------------------------------------
+
+    def emit(self, event: Event, state: State) -> None:
+        """Show an event to the checks, with the state as it was before it."""
+        if self.quiet:
+            return
+        if isinstance(event, Forward) and isinstance(event.module, Symbol) and state.regions and "presumed" not in self.facts:
+            # Models of unknown make run here under autocast: the file's own modules are believed to be among them.
+            region = active_region(state)
+            if region is not None and region.dtype == HALF:
+                self.facts["presumed"] = replace(region, presumed=True)
+        self.log.append(event)
+        self.report(self, event, state)
+
+    # --- frames ----------------------------------------------------------------------------------
+
+    def frame(self, parent: int, call_at: int, function_at: int) -> int:
+        """The frame of one call: the same call site in the same caller always gets the same number."""
+        key = (parent, call_at, function_at)
+        if key not in self.frames:
+            self.frames[key] = 1000 + len(self.frames)
+        return self.frames[key]
+
+    @property
+    def here(self) -> int:
+        return self.stack[-1].frame if self.stack else self.module.frame
+
+    def lookup(self, name: str, state: State) -> Value | None:
+        frame: int | None = self.here
+        if (frame, f"{name}%global") in state.env:
+            frame = self.root(frame or 0)
+        while frame is not None:
+            value = state.env.get((frame, name))
+            if value is not None:
+                return value
+            table = self.globals.get(frame)
+            if table is not None and name in table:
+                return table[name]
+            frame = self.parents.get(frame)
+        return None
+
+    def root(self, frame: int) -> int:
+        while frame in self.parents:
+            frame = self.parents[frame]
+        return frame
+
+    # --- the machine that fold drives ------------------------------------------------------------
+
+    def leaf(self, leaf: Any, state: State) -> list[State]:
+        self.spent += 1
+        if self.spent > BUDGET:
+            raise OutOfBudget
+        match leaf:
+            case CallLeaf():
+                from amp_doctor.lint import calls
+
+                return calls.call_leaf(self, leaf, state)
+            case Bind(at, target, value):
+                evaluate.bind(self, target, evaluate.evaluate(self, value, state), state, at)
+            case Augment():
+                evaluate.augment(self, leaf, state)
+            case Evaluate(_, value):
+                evaluate.evaluate(self, value, state)
+            case Define(_, function):
+                self.define(function, state)
+            case DefineClass(_, definition):
+                return evaluate.define_class(self, definition, state)
+            case Import(_, names):
+                self.project.bind_imports(self, names, state)
+            case Forget(at, target):
+                evaluate.bind(self, target, Symbol(f"{evaluate.term_name(target)}@{at}", evaluate.term_name(target)), state, at)
+            case Exit(at, kind, value):
+                if kind == "return":
+                    result = evaluate.evaluate(self, value, state) if value is not None else NONE
+                    state.env[(self.here, "%return")] = result
+                    evaluate.returned(self, at, result, state)
+        return [state]
+
+    def define(self, function: Function, state: State) -> None:
+        value: Value = Code(function, self.here)
+        for decorator in reversed(function.decorators):
+            value = evaluate.decorate(self, evaluate.evaluate(self, decorator, state), value, state)
+        state.env[(self.here, function.name)] = value
+
+    def split(self, test: Term, state: State) -> tuple[list[State], list[State]]:
+        value = evaluate.evaluate(self, test, state)
+        truth = decide(value, state.known)
+        if truth is not None:
+            return ([state], []) if truth else ([], [state])
+        yes = [self.with_known(state, known) for known in assume(value, True, state.known)]
+        no = [self.with_known(state, known) for known in assume(value, False, state.known)]
+        return yes, no
+
+    def with_known(self, state: State, known: dict[str, bool]) -> State:
+        other = state.copy()
+        other.known = dict(known)
+        return other
+
+    def guarded(self, node: Branch, arm: bool) -> None:
+        self.guards.append((node.at, None, arm))
+
+    def unguarded(self) -> None:
+        self.guards.pop()
+
+    def elements(self, loop: Loop, state: State) -> list[Value] | None:
+        if loop.source is None:
+            return None
+        source = evaluate.evaluate(self, loop.source, state)
+        return evaluate.known_elements(source)
+
+    def bind_element(self, loop: Loop, state: State, element: Value) -> State:
+        if loop.target is not None:
+            evaluate.bind(self, loop.target, element, state, loop.at)
+        return state
+
+    def advance(self, loop: Loop, state: State) -> tuple[list[State], list[State]]:
+        """One more turn of a loop over something unknown: the states that enter it, and those that leave."""
+        if loop.test is not None:
+            return self.split(loop.test, state)
+        leaving = state.copy()
+        if loop.source is not None and loop.target is not None:
+            source = evaluate.evaluate(self, loop.source, state)
+            element = evaluate.element_of(self, source, loop.at, state)
+            evaluate.bind(self, loop.target, element, state, loop.at)
+        return [state], [leaving]
+
+    def turned(self, loop: Loop, states: list[State]) -> list[State]:
+        return states
+
+    def gather(self, node: Gather, state: State) -> list[State]:
+        return evaluate.gather(self, node, state)
+
+    def enter(self, node: With, state: State) -> list[State]:
+        context = evaluate.evaluate(self, node.context, state)
+        return self.enter_context(node.at, context, node.target, state)
+
+    def enter_context(self, at: int, context: Value, target: Term | None, state: State) -> list[State]:
+        mark = "other"
+        value: Value = context
+        if isinstance(context, Object) and context.role == "autocast":
+            region = self.region(context, at)
+            self.emit(Enter(at, region), state)
+            state.regions = (*state.regions, region)
+            mark = "region"
+        elif isinstance(context, Object) and context.role == "mode":
+            mark = f"mode:{context.api}"
+        else:
+            from amp_doctor.lint import library
+
+            library.unknown_context(self, at, context, state)
+            if isinstance(context, Object) and context.role == "instance":
+                value = context
+        state.modes = (*state.modes, mark)
+        if target is not None:
+            evaluate.bind(self, target, value, state, at)
+        return [state]
+
+    def region(self, context: Object, at: int, presumed: bool = False) -> Region:
+        dtype = context.fact("dtype")
+        device = context.fact("device")
+        cache = context.fact("cache")
+        return Region(
+            device=device.value if device is not None and hasattr(device, "value") and isinstance(device.value, str) else None,
+            dtype=str(dtype.value) if dtype is not None and hasattr(dtype, "value") and dtype.value else None,
+            enabled=context.fact("enabled") or NONE,
+            cache=cache.value if cache is not None and hasattr(cache, "value") else None,
+            presumed=presumed,
+            at=at,
+        )
+
+    def leave(self, node: With, state: State) -> list[State]:
+        if state.modes:
+            mark, state.modes = state.modes[-1], state.modes[:-1]
+            if mark == "region" and state.regions:
+                self.emit(Leave(node.at, state.regions[-1]), state)
+                state.regions = state.regions[:-1]
+        return [state]
+
+    def settle(self, states: list[State]) -> list[State]:
+        if len(states) < 2:
+            return states
+        seen: dict[object, State] = {}
+        for state in states:
+            seen.setdefault(state.key(), state)
+        kept = list(seen.values())
+        if len(kept) > MAX_STATES:
+            self.silences += 1
+            kept = kept[:MAX_STATES]
+            for state in kept:
+                state.protocol = state.protocol.unknown()
+        return kept
+
+    def copy(self, state: State) -> State:
+        return state.copy()
+
+    def key(self, state: State) -> object:
+        return state.key()
+
+    # --- helpers ---------------------------------------------------------------------------------
+
+    def run(self, body: Seq, state: State) -> list[State]:
+        """Fold a body that stands on its own; every way out counts as its end."""
+        flow = fold(body, [state], self)
+        return flow.ends + flow.exits.get("return", []) + flow.exits.get("raise", [])
+
+    def no_grad(self, state: State) -> bool:
+        return any(mark.startswith("mode:") and not mark.endswith("enable_grad") for mark in state.modes)
+
+    def choose(self, at: int, test: Value, then: Value, other: Value, state: State) -> None:
+        self.emit(Choose(at, test, then, other), state)
+
+    def name_of(self, value: Value) -> str:
+        if isinstance(value, Symbol):
+            return value.name
+        return text(value)
+
+
+__all__ = ["Call", "Interpreter", "Items", "Name", "OutOfBudget", "Table"]

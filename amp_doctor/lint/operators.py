@@ -1,0 +1,305 @@
+"""Tensor functions and methods: their results, and the events that checks look at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from amp_doctor.lint import apis, evaluate, tensors
+from amp_doctor.lint.events import Args, OpCall, ZeroGrad
+from amp_doctor.lint.objects import BF16, FP32, HALF, NONE, Code, Items, Literal, Object, Symbol, Table, Tensor, Value, dtype_of, flat, text
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.calls import Outcome
+    from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.state import State
+
+_CASTS = {"half": HALF, "float": FP32, "bfloat16": BF16, "double": "float64"}
+_SELF = frozenset("cuda cpu train eval requires_grad_ to_empty contiguous share_memory clone detach pin_memory".split())
+_FACTORIES = frozenset("zeros ones empty full rand randn zeros_like ones_like empty_like full_like rand_like randn_like tensor arange linspace as_tensor".split())
+_SINKS = frozenset("item tolist numpy".split())
+_TENSOR_METHODS = frozenset(
+    "mean sum view reshape flatten squeeze unsqueeze permute transpose expand repeat clamp clamp_ sqrt pow exp log softmax log_softmax "
+    "argmax argmin max min amax amin norm abs float half sigmoid tanh relu square detach clone item masked_fill masked_fill_ matmul bmm "
+    "gather scatter chunk split unbind cumsum std var t numpy tolist backward contiguous cpu cuda new_zeros new_ones size dim".split()
+)
+
+
+def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: State, used: bool) -> Outcome:
+    """A method of a tensor, module, gradient or unknown object."""
+    from amp_doctor.lint import library
+    from amp_doctor.lint.calls import escape
+
+    if isinstance(receiver, Object) and receiver.role == "gradient":
+        return [(gradient_method(m, at, receiver, name, args, state), state)]
+    if name == "backward":
+        return [(backward_method(m, at, receiver, args, state), state)]
+    if name in _CASTS and (isinstance(receiver, Tensor | Symbol) or library.is_module_value(receiver)):
+        return [(library.cast(m, at, receiver, _CASTS[name], name, state, used), state)]
+    if name in ("to", "type") and (isinstance(receiver, Tensor | Symbol) or library.is_module_value(receiver)):
+        return [(to(m, at, receiver, name, args, state, used), state)]
+    if name in ("parameters", "named_parameters") and isinstance(receiver, Object | Symbol):
+        facts: tuple[tuple[str, Value], ...] = (("of", receiver),)
+        if name == "named_parameters":
+            facts = (("named", Literal(True)), *facts)
+        return [(Object("params", f"{text(receiver)}.params", facts=tuple(sorted(facts, key=lambda p: p[0])), at=at), state)]
+    if name == "zero_grad" and isinstance(receiver, Object | Symbol):
+        from amp_doctor.lint.protocol import owners_of
+
+        owners = owners_of(state, receiver) or None
+        m.emit(ZeroGrad(at, owners), state)
+        state.protocol = state.protocol.zeroed(owners)
+        return [(NONE, state)]
+    if name in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_") and (
+        library.is_module_value(receiver) or (isinstance(receiver, Symbol) and library._looks_like_module(m, receiver))
+    ):
+        params = Object("params", f"{text(receiver)}.params", facts=(("of", receiver),), at=at)
+        return [(library.clip(m, at, f"Module.{name}", params, library.argument(args, 0, "max_norm"), state), state)]
+    if isinstance(receiver, Tensor):
+        return [(tensor_method(m, at, receiver, name, args, state, used), state)]
+    if library.is_module_value(receiver) or (isinstance(receiver, Object) and receiver.role == "instance"):
+        return module_method(m, at, receiver, name, args, state, used)
+    if isinstance(receiver, Object) and receiver.role == "params":
+        return [(receiver, state)]
+    if isinstance(receiver, Symbol):
+        return symbol_method(m, at, receiver, name, args, state, used)
+    if isinstance(receiver, Object):
+        m.emit(OpCall(at, f"{receiver.role}.{name}", receiver, args, NONE, used), state)
+        if receiver.role in ("device", "state", "mode", "scheduler", "autocast", "null", "scale"):
+            if receiver.role == "scale":
+                return [(receiver, state)]
+            return [(evaluate.fresh(m, f"call@{at}", name, state), state)]
+    escape(m, at, name, args, state)
+    return [(library.opaque(m, at, args, state, name), state)]
+
+
+def backward_method(m: Interpreter, at: int, receiver: Value, args: Args, state: State) -> Value:
+    """`x.backward(...)`: of a loss, unless something is handed over and x is not known to be a tensor."""
+    from amp_doctor.lint import library
+
+    plain = library.positional(args)
+    if isinstance(receiver, Tensor) or (isinstance(receiver, Symbol) and not plain):
+        return library.backward(m, at, receiver, args, state)
+    if isinstance(receiver, Symbol | Object) and plain:
+        m.facts["framework"] = True
+        state.protocol = state.protocol.unknown()
+    return NONE
+
+
+def gradient_method(m: Interpreter, at: int, gradient: Object, name: str, args: Args, state: State) -> Value:
+    scale = any(isinstance(value, Object) and value.role == "scale" for _, value in args)
+    if name in ("zero_", "detach_", "requires_grad_"):
+        how = "drop"
+    elif name in ("div_", "mul_"):
+        how = "rescale" if scale else "linear"
+    elif name in ("data", "detach", "clone", "float", "to", "cpu", "view", "flatten", "coalesce", "contiguous", "record_stream", "size", "numel", "dim"):
+        return gradient
+    elif name.endswith("_") and not name.endswith("__"):
+        how = "write"
+    else:
+        how = "read"
+    evaluate.read_gradient(m, gradient, how, at, state)
+    return Tensor(FP32, True, None, frozenset(), frozenset({"norm"}), at)
+
+
+def to(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: State, used: bool) -> Value:
+    """`.to(...)`: a cast when one of its arguments is a dtype; nothing of interest otherwise."""
+    from amp_doctor.lint import library
+
+    dtype = next((found for _, value in args if (found := dtype_of(value))), None)
+    if dtype is not None:
+        return library.cast(m, at, receiver, dtype, name, state, used)
+    keyword = library.argument(args, None, "dtype")
+    unknown = keyword is not None or any(isinstance(value, Symbol) and "dtype" in value.name for _, value in args)
+    if isinstance(receiver, Tensor):
+        like = next((value for _, value in args if isinstance(value, Tensor)), None)
+        if like is not None:
+            return replace(receiver, dtype=like.dtype, sure=like.sure)
+        return replace(receiver, dtype=None, sure=False) if unknown else receiver
+    return receiver
+
+
+def tensor_method(m: Interpreter, at: int, receiver: Tensor, name: str, args: Args, state: State, used: bool) -> Value:
+    inputs = [receiver, *tensors.tensors_in([value for _, value in args])]
+    if name in ("detach", "detach_"):
+        result: Value = replace(receiver, sources=frozenset(), tags=receiver.tags | {"detached"}, at=at)
+    elif name in _SINKS:
+        result = evaluate.fresh(m, f"call@{at}", name, state)
+    elif name in ("size", "dim", "numel", "data_ptr", "get_device", "element_size", "is_contiguous", "storage"):
+        result = Symbol(f"{text(receiver)}@{receiver.at}.{name}", name)
+    elif name in ("new_zeros", "new_ones", "new_full", "new_tensor", "new_empty"):
+        dtype = dtype_of(_dtype_argument(args))
+        result = Tensor(dtype or receiver.dtype, receiver.sure, None, frozenset(), frozenset(), at)
+    elif name in ("cpu", "cuda", "contiguous", "clone", "requires_grad_", "pin_memory", "retain_grad"):
+        result = receiver
+    elif name in ("split", "chunk", "unbind", "tolist"):
+        result = receiver
+    elif name in ("type_as",) and len(inputs) > 1:
+        result = replace(receiver, dtype=inputs[1].dtype, sure=inputs[1].sure)
+    else:
+        dtype = dtype_of(_dtype_argument(args))
+        result = tensors.op_result(name.rstrip("_") if name != "_" else name, inputs, state, at, mixed=_unknown_operand(name, args))
+        if dtype is not None:
+            result = replace(result, dtype=dtype, sure=True)
+        if name.endswith("_") and not name.startswith("_"):
+            result = replace(result, dtype=receiver.dtype, sure=receiver.sure)
+    m.emit(OpCall(at, f"Tensor.{name}", receiver, args, result, used), state)
+    return result
+
+
+def _dtype_argument(args: Args) -> Value | None:
+    return next((value for key, value in args if key == "dtype"), None)
+
+
+def _unknown_operand(name: str, args: Args) -> bool:
+    """`x.add(y)` with y unknown may promote; shape arguments of other methods cannot."""
+    return name.rstrip("_") in ("add", "sub", "mul", "div", "where", "lerp", "addcmul", "addcdiv") and any(
+        isinstance(value, Symbol) for _, value in args
+    )
+
+
+def module_method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: State, used: bool) -> Outcome:
+    from amp_doctor.lint import library
+    from amp_doctor.lint.calls import escape
+
+    assert isinstance(receiver, Object)
+    m.emit(OpCall(at, f"Module.{name}", receiver, args, NONE, used), state)
+    if name in _SELF:
+        if name == "requires_grad_":
+            first = library.argument(args, 0, "requires_grad")
+            frozen = isinstance(first, Literal) and first.value is False
+            state.heap[(receiver.oid, "%frozen")] = Literal(frozen)
+        return [(receiver, state)]
+    if name in ("state_dict", "load_state_dict", "register_buffer", "apply", "add_module", "named_modules", "modules", "children", "named_children", "buffers"):
+        if name in ("modules", "children", "named_modules", "named_children"):
+            return [(Symbol(f"{receiver.oid}.{name}()", "module"), state)]
+        return [(Symbol(f"{receiver.oid}.{name}()@{at}", name) if name != "apply" else receiver, state)]
+    if apis.DOES_BACKWARD.search(name):
+        state.protocol = state.protocol.unknown()
+    else:
+        escape(m, at, name, args, state)
+    inputs = tensors.tensors_in([value for _, value in args])
+    if library.is_module_value(receiver) and (inputs or tensors.region_dtype(state)) and receiver.cls is None:
+        return [(tensors.module_result(receiver, "", inputs, state, at, receiver.oid, None), state)]
+    return [(library.opaque(m, at, args, state, name), state)]
+
+
+def symbol_method(m: Interpreter, at: int, receiver: Symbol, name: str, args: Args, state: State, used: bool) -> Outcome:
+    """A method of something unknown."""
+    from amp_doctor.lint import library
+    from amp_doctor.lint.calls import escape
+
+    m.emit(OpCall(at, f"Symbol.{name}", receiver, args, NONE, used), state)
+    if name in _SELF:
+        if name == "requires_grad_":
+            first = library.argument(args, 0, "requires_grad")
+            state.heap[(receiver.key, "%frozen")] = Literal(isinstance(first, Literal) and first.value is False)
+        return [(receiver, state)]
+    if name in ("items", "values", "keys", "get", "lower", "upper", "strip", "startswith", "endswith", "is_available", "split"):
+        label = ",".join(text(value) for _, value in args)
+        last = next((str(v.value) for _, v in args if isinstance(v, Literal) and isinstance(v.value, str)), name)
+        return [(Symbol(f"{receiver.key}.{name}({label})", last), state)]
+    inputs = tensors.tensors_in([value for _, value in args])
+    if name in _TENSOR_METHODS and not inputs and not library._looks_like_module(m, receiver):
+        if name in ("item", "numpy", "tolist"):
+            return [(evaluate.fresh(m, f"call@{at}", name, state), state)]
+        if name in ("size", "dim"):
+            return [(Symbol(f"{receiver.key}.{name}()", name), state)]
+        guess = Tensor(None, False, None, frozenset(), frozenset(), at)
+        return [(tensors.op_result(name.rstrip("_"), [guess], state, at), state)]
+    if name in _TENSOR_METHODS and inputs and name in ("matmul", "bmm", "mm", "masked_fill", "add", "mul", "where"):
+        return [(tensors.op_result(name, [Tensor(None, False), *inputs], state, at), state)]
+    if apis.HARMLESS.search(receiver.name) or apis.HARMLESS.search(name):
+        return [(evaluate.fresh(m, f"call@{at}", name, state), state)]
+    if apis.DOES_BACKWARD.search(name) and not _scheduler(receiver.name):
+        state.protocol = state.protocol.unknown()
+    escape(m, at, name, args, state)
+    if inputs:
+        result = tensors.module_result(Symbol(f"{receiver.key}.{name}", name), "", inputs, state, at, receiver.key, None)
+        return [(result, state)]
+    return [(library.opaque(m, at, args, state, name), state)]
+
+
+def _scheduler(name: str) -> bool:
+    return "sched" in name.lower() or name.lower() in ("warmup", "lr", "annealer", "ema", "model_ema", "progress", "env", "pbar", "bar")
+
+
+def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: bool) -> Outcome:
+    """A library function that is no constructor of a tracked kind."""
+    from amp_doctor.lint import library
+    from amp_doctor.lint.calls import call_value, escape
+
+    plain = library.positional(args)
+    if api in ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential") and plain:
+        rest = tuple((None, value) for value in plain[1:])
+        return call_value(m, at, plain[0], rest, state)
+    for value in (item for _, part in args for item in flat(part)):
+        if isinstance(value, Object) and value.role == "gradient":
+            how = "linear" if "all_reduce" in api or "reduce" in api else "read"
+            evaluate.read_gradient(m, value, how, at, state)
+    short = apis.short(api)
+    inputs = tensors.tensors_in([value for _, value in args])
+    dtype = dtype_of(_dtype_argument(args))
+    result: Value
+    if api == "torch.autograd.grad":
+        result = gradient_result(m, at, args, state)
+    elif api == "torch.autograd.backward":
+        first = plain[0] if plain else NONE
+        tensor = next((item for item in flat(first) if isinstance(item, Tensor)), first)
+        result = library.backward(m, at, tensor, (), state)
+    elif short in _FACTORIES:
+        like = inputs[0].dtype if short.endswith("_like") and inputs else None
+        sure = inputs[0].sure if short.endswith("_like") and inputs else True
+        if short.endswith("_like") or dtype or short in ("zeros", "ones", "empty", "full", "rand", "randn", "tensor"):
+            result = Tensor(dtype or like, sure if dtype is None else True, None, frozenset(), frozenset(), at)
+        else:
+            result = Tensor(None, False, None, frozenset(), frozenset(), at)
+    elif api in ("torch.save", "torch.load") or api.startswith(("torch.distributed.", "torch.cuda.", "torch.backends.", "torch.jit.", "torch.set_", "torch.get_", "torch.is_")):
+        m.emit(OpCall(at, api, None, args, NONE, used), state)
+        if api.startswith(("torch.cuda.is_", "torch.is_", "torch.distributed.is_", "torch.distributed.get_rank", "torch.distributed.get_world")) or api.endswith("is_available"):
+            return [(Symbol(f"{api}({','.join(text(value) for value in plain)})", short), state)]
+        return [(evaluate.fresh(m, f"call@{at}", short, state), state)]
+    elif api.startswith("torch.nn.utils.") and "grad_norm" in api:
+        return [(library.clip(m, at, api, plain[0] if plain else None, None, state), state)]
+    elif api.startswith("torch.nn.utils.") and plain:
+        result = plain[0]
+    elif api.startswith("torch"):
+        if api == "torch.finfo" or api == "torch.iinfo":
+            first = plain[0] if plain else NONE
+            return [(Object("finfo", f"finfo({text(first)})", facts=(("dtype", first),), at=at), state)]
+        if short in ("cat", "stack", "concat", "hstack", "vstack") and inputs:
+            result = tensors.op_result("cat", inputs, state, at)
+        elif inputs or short in apis.LOWER_PRECISION or short in apis.FLOAT32_OPS:
+            operands = inputs or [Tensor(None, False)]
+            mixed = short in ("where", "add", "sub", "mul", "div") and any(isinstance(value, Symbol) for value in plain)
+            result = tensors.op_result(short, operands, state, at, mixed=mixed)
+            if dtype is not None:
+                result = replace(result, dtype=dtype, sure=True)
+        elif any(isinstance(value, Symbol) for value in plain) and short.islower():
+            result = tensors.op_result(short, [Tensor(None, False)], state, at)
+        else:
+            result = evaluate.fresh(m, f"call@{at}", short, state)
+    else:
+        escape(m, at, short, args, state)
+        last = api.rpartition(".")[2]
+        if isinstance(plain[0] if plain else None, Items | Table | Object | Code) and last in ("tqdm", "trange", "track", "progress_bar"):
+            result = plain[0]
+        else:
+            result = library.opaque(m, at, args, state, last)
+    m.emit(OpCall(at, api, None, args, result, used), state)
+    return [(result, state)]
+
+
+def gradient_result(m: Interpreter, at: int, args: Args, state: State) -> Value:
+    """torch.autograd.grad: gradients of (possibly scaled) outputs."""
+    from amp_doctor.lint import library
+
+    outputs = library.argument(args, 0, "outputs")
+    scaled = next((item.scaled for item in flat(outputs) if isinstance(item, Tensor) and item.scaled), None)
+    tags = frozenset({"gradient"} | ({"gradient-of-scaled"} if scaled else set()))
+    base = tensors.merged(tensors.tensors_in([outputs] if outputs is not None else []))
+    gradient = Tensor(None, False, scaled, base.sources, tags | base.tags, at)
+    return Items("tuple", (gradient,), True)
+
+
+__all__ = ["function", "method"]

@@ -1,0 +1,711 @@
+"""LibCST tree -> trace: one pass over the nodes that matter, whitespace never touched.
+
+Statements become trace nodes, expressions become terms; calls, choices and comprehensions are hoisted
+into leaves in evaluation order (see `lint.trace`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from amp_doctor.lint import trace as t
+from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted
+
+_TESTS_VERSION = frozenset({"hasattr", "version", "__version__", "TORCH_VERSION", "parse", "LooseVersion", "digit_version"})
+_IMPORT_FAULTS = frozenset({"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
+
+
+@dataclass(slots=True)
+class Lowered:
+    """What syntax hands over: the module's trace, its functions and classes, and facts about names."""
+
+    body: t.Seq
+    nodes: list[cst.CSTNode]
+    functions: list[t.Function]
+    classes: list[t.ClassDef]
+    references: list[Reference]
+    uses: dict[str, set[str]]
+    words: frozenset[str]
+    parents: dict[int, int] = field(default_factory=dict)
+
+
+def lower(module: cst.Module, base: int, number: int) -> Lowered:
+    """Lower a parsed module; node numbers start at `base`, `number` tags its functions and classes."""
+    lowering = _Lowering(base, number)
+    body = lowering.block(module.body)
+    return Lowered(
+        body,
+        lowering.nodes,
+        lowering.functions,
+        lowering.classes,
+        lowering.references,
+        lowering.uses,
+        frozenset(lowering.words[0]),
+        lowering.statement_of,
+    )
+
+
+class _Lowering:
+    def __init__(self, base: int, number: int) -> None:
+        self.base = base
+        self.number = number
+        self.nodes: list[cst.CSTNode] = []
+        self.out: list[t.Trace] = []
+        self.functions: list[t.Function] = []
+        self.classes: list[t.ClassDef] = []
+        self.owner: list[t.ClassDef | None] = [None]
+        self.references: list[Reference] = []
+        self.imports = ImportTable()
+        self.uses: dict[str, set[str]] = {}
+        self.words: list[set[str]] = [set()]
+        self.yields: list[bool] = [False]
+        self.guard = 0
+        self.statement = 0
+        self.statement_of: dict[int, int] = {}
+        self.temps = 0
+
+    # --- bookkeeping -----------------------------------------------------------------------------
+
+    def at(self, node: cst.CSTNode) -> int:
+        self.nodes.append(node)
+        number = self.base + len(self.nodes) - 1
+        self.statement_of[number] = self.statement
+        return number
+
+    def fresh(self) -> str:
+        self.temps += 1
+        return f"%{self.temps}"
+
+    def emit(self, item: t.Trace) -> None:
+        self.out.append(item)
+
+    def collect(self, work: Callable[[], Any]) -> tuple[t.Seq, Any]:
+        """Run `work` and return what it emitted, with its result."""
+        saved, self.out = self.out, []
+        try:
+            result = work()
+            return t.Seq(tuple(self.out)), result
+        finally:
+            self.out = saved
+
+    def block(self, body: Sequence[cst.BaseStatement] | cst.BaseSuite) -> t.Seq:
+        statements: Sequence[Any] = body.body if isinstance(body, cst.BaseSuite) else body
+
+        def work() -> None:
+            if isinstance(body, cst.SimpleStatementSuite):
+                self.small_statements(body.body)
+                return
+            for statement in statements:
+                self.statement_node(statement)
+
+        return self.collect(work)[0]
+
+    def statement_node(self, node: Any) -> None:
+        outer = self.statement
+        self.nodes.append(node)
+        self.statement = self.base + len(self.nodes) - 1
+        number = self.statement
+        self.statement_of[number] = outer
+        if isinstance(node, cst.SimpleStatementLine):
+            seq, _ = self.collect(lambda: self.small_statements(node.body))
+        else:
+            handler = _STATEMENTS.get(type(node))
+            seq, _ = self.collect(lambda: handler(self, node) if handler else None)
+        self.emit(t.Stmt(number, seq))
+        self.statement = outer
+
+    def small_statements(self, body: Sequence[cst.BaseSmallStatement]) -> None:
+        for small in body:
+            handler = _SMALL.get(type(small))
+            if handler:
+                handler(self, small)
+
+    # --- small statements ------------------------------------------------------------------------
+
+    def expr(self, node: cst.Expr) -> None:
+        if isinstance(node.value, cst.Call):
+            self.call(node.value, used=False)
+        elif not isinstance(node.value, cst.SimpleString | cst.ConcatenatedString):
+            self.emit(t.Evaluate(self.at(node), self.term(node.value)))
+
+    def assign(self, node: cst.Assign) -> None:
+        value = self.term(node.value)
+        for target in node.targets:
+            self.bind(target.target, value, node)
+
+    def ann_assign(self, node: cst.AnnAssign) -> None:
+        self.quiet(node.annotation.annotation)
+        if node.value is not None:
+            self.bind(node.target, self.term(node.value), node)
+
+    def aug_assign(self, node: cst.AugAssign) -> None:
+        value = self.term(node.value)
+        operator = type(node.operator).__name__.removesuffix("Assign")
+        self.emit(t.Augment(self.at(node), self.term(node.target), operator, value))
+
+    def bind(self, target: cst.CSTNode, value: t.Term, node: cst.CSTNode) -> None:
+        self.emit(t.Bind(self.at(node), self.term(target), value))
+
+    def return_(self, node: cst.Return) -> None:
+        value = self.term(node.value) if node.value is not None else None
+        self.emit(t.Exit(self.at(node), "return", value))
+
+    def raise_(self, node: cst.Raise) -> None:
+        if node.exc is not None:
+            self.term(node.exc)
+        self.emit(t.Exit(self.at(node), "raise"))
+
+    def delete(self, node: cst.Del) -> None:
+        targets = node.target.elements if isinstance(node.target, cst.Tuple) else [node.target]
+        for target in targets:
+            value = target.value if isinstance(target, cst.Element) else target
+            self.emit(t.Forget(self.at(node), self.term(value)))
+
+    def assert_(self, node: cst.Assert) -> None:
+        test = self.term(node.test)
+        self.emit(t.Branch(self.at(node), test, t.Seq(), t.Seq((t.Exit(self.at(node), "raise"),))))
+
+    def import_(self, node: cst.Import) -> None:
+        names = []
+        for alias in node.names:
+            full = dotted(alias.name) or ""
+            local = alias.asname.name.value if alias.asname and isinstance(alias.asname.name, cst.Name) else None
+            bound = (local, full, 0) if local else (full.split(".")[0], full.split(".")[0], 0)
+            names.append(bound)
+            self.imports.bind(bound[0], bound[1])
+            self.refer(full, node, alias.name, "import", local or "")
+        self.emit(t.Import(self.at(node), tuple(names)))
+
+    def import_from(self, node: cst.ImportFrom) -> None:
+        module = dotted(node.module) if node.module is not None else ""
+        level = len(node.relative)
+        if isinstance(node.names, cst.ImportStar):
+            self.imports.star(module or "")
+            return
+        names = []
+        for alias in node.names:
+            name = alias.name.value if isinstance(alias.name, cst.Name) else ""
+            local = alias.asname.name.value if alias.asname and isinstance(alias.asname.name, cst.Name) else name
+            full = f"{module}.{name}" if module else name
+            names.append((local, full, level))
+            if level == 0:
+                self.imports.bind(local, full)
+                self.refer(full, node, alias, "from-import", local if local != name else "")
+        self.emit(t.Import(self.at(node), tuple(names)))
+
+    def global_(self, node: cst.Global | cst.Nonlocal) -> None:
+        for item in node.names:
+            self.emit(t.Bind(self.at(node), t.Name(0, f"{item.name.value}%global"), t.Const(0, True)))
+
+    def refer(self, name: str, node: cst.CSTNode, part: cst.CSTNode, how: str, alias: str) -> None:
+        if self.imports.reported(name):
+            at = self.at(node)
+            self.references.append(Reference(at, self.at(part), name, how, self.guard > 0, alias=alias))
+
+    # --- compound statements ---------------------------------------------------------------------
+
+    def if_(self, node: cst.If) -> None:
+        test = self.test(node.test)
+        guard = bool(_TESTS_VERSION & _words(node.test))
+        self.guard += guard
+        then = self.block(node.body)
+        other = t.Seq()
+        if isinstance(node.orelse, cst.If):
+            chained = node.orelse
+            other, _ = self.collect(lambda: self.if_(chained))
+        elif node.orelse is not None:
+            other = self.block(node.orelse.body)
+        self.guard -= guard
+        self.emit(t.Branch(self.at(node), test, then, other))
+
+    def for_(self, node: cst.For) -> None:
+        source = self.term(node.iter)
+        target = self.term(node.target)
+        body = self.block(node.body)
+        other = self.block(node.orelse.body) if node.orelse else t.Seq()
+        self.emit(t.Loop(self.at(node), t.Seq(), None, target, source, body, other))
+
+    def while_(self, node: cst.While) -> None:
+        head, test = self.collect(lambda: self.test(node.test))
+        body = self.block(node.body)
+        other = self.block(node.orelse.body) if node.orelse else t.Seq()
+        self.emit(t.Loop(self.at(node), head, test, None, None, body, other))
+
+    def try_(self, node: cst.Try | cst.TryStar) -> None:
+        fallback = _only_imports(node.body)
+        body = self.block(node.body)
+        handlers = []
+        for handler in node.handlers:
+            faults = _words(handler.type) if handler.type is not None else {"Exception"}
+            guard = bool(_IMPORT_FAULTS & faults) and (fallback or "ImportError" in faults)
+            self.guard += guard
+            block = self.block(handler.body)
+            self.guard -= guard
+            if handler.name is not None and isinstance(handler.name.name, cst.Name):
+                name = t.Name(0, handler.name.name.value)
+                block = t.Seq((t.Forget(self.at(handler), name), *block.items))
+            handlers.append(block)
+        other = self.block(node.orelse.body) if node.orelse else t.Seq()
+        final = self.block(node.finalbody.body) if node.finalbody else t.Seq()
+        if fallback:
+            # The import is taken to succeed; a flag that the handler would turn off is unknown.
+            for item in _assigned(handlers):
+                other = t.Seq((*other.items, t.Forget(self.at(node), t.Name(0, item))))
+            self.emit(t.Seq((*body.items, *_definitions(handlers), *other.items, *final.items)))
+            return
+        self.emit(t.Try(self.at(node), body, tuple(handlers), other, final))
+
+    def with_(self, node: cst.With) -> None:
+        def nest(items: Sequence[cst.WithItem]) -> None:
+            if not items:
+                for item in self.block(node.body).items:
+                    self.emit(item)
+                return
+            context = self.term(items[0].item)
+            target = self.term(items[0].asname.name) if items[0].asname is not None else None
+            at = self.at(items[0].item)
+            body, _ = self.collect(lambda: nest(items[1:]))
+            self.emit(t.With(at, context, target, body))
+
+        nest(node.items)
+
+    def match(self, node: cst.Match) -> None:
+        subject = self.term(node.subject)
+
+        def arm(cases: Sequence[cst.MatchCase]) -> None:
+            if not cases:
+                return
+            case = cases[0]
+            test, captures = self.pattern(case.pattern, subject)
+            if case.guard is not None:
+                guard = self.test(case.guard)
+                test = guard if test is None else t.Boolean(self.at(case), "and", (test, guard))
+
+            def body() -> None:
+                for name in captures:
+                    self.emit(t.Forget(self.at(case), t.Name(0, name)))
+                for item in self.block(case.body).items:
+                    self.emit(item)
+
+            then, _ = self.collect(body)
+            if test is None:
+                for item in then.items:
+                    self.emit(item)
+                return
+            other, _ = self.collect(lambda: arm(cases[1:]))
+            self.emit(t.Branch(self.at(case), test, then, other))
+
+        arm(node.cases)
+
+    def pattern(self, node: cst.MatchPattern, subject: t.Term) -> tuple[t.Term | None, list[str]]:
+        """The test that a pattern makes (None: always true) and the names it captures."""
+        at = self.at(node)
+        if isinstance(node, cst.MatchValue):
+            return t.Compare(at, "==", subject, self.term(node.value)), []
+        if isinstance(node, cst.MatchSingleton):
+            return t.Compare(at, "is", subject, self.term(node.value)), []
+        if isinstance(node, cst.MatchAs) and node.pattern is None:
+            return None, [node.name.value] if node.name is not None else []
+        if isinstance(node, cst.MatchOr):
+            tests = [self.pattern(part.pattern, subject)[0] for part in node.patterns]
+            if all(test is not None for test in tests):
+                return t.Boolean(at, "or", tuple(test for test in tests if test is not None)), []
+        return t.Opaque(at, ()), sorted(_captures(node))
+
+    def function(self, node: cst.FunctionDef) -> None:
+        decorators = tuple(self.decorator(item.decorator) for item in node.decorators)
+        if node.returns is not None:
+            self.quiet(node.returns.annotation)
+        function = self.make_function(node.name.value, node.params, node.body, node)
+        function.decorators = decorators
+        function.is_async = node.asynchronous is not None
+        self.emit(t.Define(function.at, function))
+
+    def decorator(self, node: cst.BaseExpression) -> t.Term:
+        if isinstance(node, cst.Call):
+            return self.term(node)
+        name = self.imports.resolve(dotted(node))
+        if name and self.imports.reported(name):
+            self.references.append(Reference(self.at(node), self.at(node), name, "decorator", self.guard > 0))
+            return self.term(node, report=False)
+        return self.term(node)
+
+    def make_function(self, name: str, params: cst.Parameters, body: Any, node: cst.CSTNode) -> t.Function:
+        lowered = self.parameters(params)
+        self.words.append(set())
+        self.yields.append(False)
+        owner = self.owner[-1]
+        self.owner.append(None)
+        if isinstance(body, cst.BaseExpression):
+
+            def returned() -> None:
+                self.emit(t.Exit(self.at(body), "return", self.term(body)))
+
+            seq, _ = self.collect(returned)
+        else:
+            seq = self.block(body)
+        self.owner.pop()
+        words = self.words.pop()
+        self.words[-1] |= words
+        function = t.Function(
+            self.at(node), name, lowered, seq, is_generator=self.yields.pop(), owner=owner, module=self.number, words=frozenset(words)
+        )
+        self.functions.append(function)
+        return function
+
+    def parameters(self, params: cst.Parameters) -> tuple[t.Param, ...]:
+        out: list[t.Param] = []
+
+        def add(items: Sequence[cst.Param], kind: str) -> None:
+            for item in items:
+                default = self.term(item.default) if item.default is not None else None
+                note = item.annotation
+                annotation = self.quiet(note.annotation) if isinstance(note, cst.Annotation) else None
+                out.append(t.Param(item.name.value, kind, default, annotation))
+
+        add(params.posonly_params, "positional")
+        add(params.params, "positional")
+        if isinstance(params.star_arg, cst.Param):
+            add([params.star_arg], "*")
+        add(params.kwonly_params, "keyword")
+        if params.star_kwarg is not None:
+            add([params.star_kwarg], "**")
+        return tuple(out)
+
+    def class_(self, node: cst.ClassDef) -> None:
+        decorators = tuple(self.decorator(item.decorator) for item in node.decorators)
+        bases = tuple(self.term(arg.value) for arg in node.bases)
+        definition = t.ClassDef(self.at(node), node.name.value, bases, t.Seq(), {}, decorators, self.number)
+        self.owner.append(definition)
+        definition.body = self.block(node.body)
+        self.owner.pop()
+        for function in self.functions:
+            if function.owner is definition:
+                definition.methods.setdefault(function.name, function)
+        self.classes.append(definition)
+        self.emit(t.DefineClass(definition.at, definition))
+
+    # --- expressions -----------------------------------------------------------------------------
+
+    def quiet(self, node: cst.BaseExpression) -> t.Term:
+        """An annotation: its names count as references, its calls are not executed."""
+        term: t.Term
+        seq, term = self.collect(lambda: self.term(node))
+        return term
+
+    def test(self, node: cst.BaseExpression) -> t.Term:
+        return self.term(node)
+
+    def term(self, node: cst.CSTNode, report: bool = True) -> t.Term:
+        handler = _EXPRESSIONS.get(type(node))
+        if handler is None:
+            return t.Opaque(self.at(node), ())
+        if report and isinstance(node, cst.Attribute | cst.Name):
+            self.reference(node)
+        result: t.Term = handler(self, node)
+        return result
+
+    def reference(self, node: cst.BaseExpression) -> None:
+        if self.imports.may_report(node):
+            name = self.imports.resolve(dotted(node))
+            if name and self.imports.reported(name):
+                self.references.append(Reference(self.at(node), self.at(node), name, "name", self.guard > 0))
+
+    def name(self, node: cst.Name) -> t.Term:
+        if node.value in _CONSTANTS:
+            return t.Const(self.at(node), _CONSTANTS[node.value])
+        self.words[-1].add(node.value)
+        return t.Name(self.at(node), node.value)
+
+    def attribute(self, node: cst.Attribute) -> t.Term:
+        self.words[-1].add(node.attr.value)
+        return t.Attr(self.at(node), self.term(node.value, report=False), node.attr.value)
+
+    def number_(self, node: cst.Integer | cst.Float | cst.Imaginary) -> t.Term:
+        try:
+            value: object = ast.literal_eval(node.value)
+        except (ValueError, SyntaxError):
+            value = ...
+        return t.Const(self.at(node), value)
+
+    def string(self, node: cst.SimpleString) -> t.Term:
+        return t.Const(self.at(node), node.evaluated_value)
+
+    def concatenated(self, node: cst.ConcatenatedString) -> t.Term:
+        value = node.evaluated_value
+        return t.Opaque(self.at(node), ()) if value is None else t.Const(self.at(node), value)
+
+    def formatted(self, node: Any) -> t.Term:
+        parts = [self.term(part.expression) for part in node.parts if hasattr(part, "expression")]
+        return t.Opaque(self.at(node), tuple(parts))
+
+    def ellipsis(self, node: cst.Ellipsis) -> t.Term:
+        return t.Const(self.at(node), ...)
+
+    def call(self, node: cst.Call, used: bool = True) -> t.Term:
+        name = self.imports.resolve(dotted(node.func)) if isinstance(node.func, cst.Name | cst.Attribute) else None
+        reported = bool(name) and self.imports.reported(name or "")
+        if isinstance(node.func, cst.Attribute):
+            owner = node.func.value
+            last = owner.attr if isinstance(owner, cst.Attribute) else owner
+            if isinstance(last, cst.Name):
+                self.uses.setdefault(last.value, set()).add(node.func.attr.value)
+        func = self.term(node.func, report=not reported)
+        args: list[tuple[str | None, t.Term]] = []
+        for arg in node.args:
+            value = self.term(arg.value)
+            key = arg.keyword.value if arg.keyword is not None else (arg.star or None)
+            if key is not None and arg.keyword is not None:
+                self.words[-1].add(key)
+            args.append((key, value))
+        at = self.at(node)
+        if reported:
+            self.references.append(
+                Reference(at, self.at(node.func), name or "", "call", self.guard > 0, tuple(args), tuple(self.at(arg) for arg in node.args))
+            )
+        temp = self.fresh()
+        self.emit(t.CallLeaf(at, temp, func, tuple(args), used))
+        return t.Name(at, temp)
+
+    def subscript(self, node: cst.Subscript) -> t.Term:
+        base = self.term(node.value)
+        index: list[t.Term | None] = []
+        for element in node.slice:
+            if isinstance(element.slice, cst.Index):
+                index.append(self.term(element.slice.value))
+            else:
+                index.append(None)
+        return t.Item(self.at(node), base, tuple(index))
+
+    def display(self, node: cst.List | cst.Tuple | cst.Set) -> t.Term:
+        items: list[t.Term] = []
+        for element in node.elements:
+            value = self.term(element.value)
+            items.append(t.Star(self.at(element), value) if isinstance(element, cst.StarredElement) else value)
+        return t.Display(self.at(node), type(node).__name__.lower(), tuple(items))
+
+    def dict_(self, node: cst.Dict) -> t.Term:
+        pairs: list[tuple[t.Term | None, t.Term]] = []
+        for element in node.elements:
+            key = self.term(element.key) if isinstance(element, cst.DictElement) else None
+            pairs.append((key, self.term(element.value)))
+        return t.Mapping(self.at(node), tuple(pairs))
+
+    def starred(self, node: cst.StarredElement) -> t.Term:
+        return t.Star(self.at(node), self.term(node.value))
+
+    def binary(self, node: cst.BinaryOperation) -> t.Term:
+        left = self.term(node.left)
+        return t.Binary(self.at(node), type(node.operator).__name__, left, self.term(node.right))
+
+    def unary(self, node: cst.UnaryOperation) -> t.Term:
+        operand = self.term(node.expression)
+        return t.Unary(self.at(node), type(node.operator).__name__, operand)
+
+    def comparison(self, node: cst.Comparison) -> t.Term:
+        left = self.term(node.left)
+        parts: list[t.Term] = []
+        for target in node.comparisons:
+            right = self.term(target.comparator)
+            parts.append(t.Compare(self.at(node), _COMPARISONS.get(type(target.operator).__name__, "?"), left, right))
+            left = right
+        return parts[0] if len(parts) == 1 else t.Boolean(self.at(node), "and", tuple(parts))
+
+    def boolean(self, node: cst.BooleanOperation) -> t.Term:
+        op = "and" if isinstance(node.operator, cst.And) else "or"
+        left = self.term(node.left)
+        hoisted, right = self.collect(lambda: self.term(node.right))
+        if not hoisted.items:
+            return t.Boolean(self.at(node), op, (left, right))
+        # The right operand calls something: it runs only when the left one lets it.
+        temp = t.Name(self.at(node), self.fresh())
+        at = temp.at
+        self.emit(t.Bind(at, temp, left))
+        run = t.Seq((*hoisted.items, t.Bind(at, temp, right)))
+        self.emit(t.Branch(at, temp, run if op == "and" else t.Seq(), t.Seq() if op == "and" else run))
+        return temp
+
+    def choice(self, node: cst.IfExp) -> t.Term:
+        test = self.test(node.test)
+        temp = t.Name(self.at(node), self.fresh())
+
+        def arm(value: cst.BaseExpression) -> t.Seq:
+            return self.collect(lambda: self.emit(t.Bind(self.at(value), temp, self.term(value))))[0]
+
+        guard = bool(_TESTS_VERSION & _words(node.test))
+        self.guard += guard
+        self.emit(t.Branch(temp.at, test, arm(node.body), arm(node.orelse)))
+        self.guard -= guard
+        return temp
+
+    def lambda_(self, node: cst.Lambda) -> t.Term:
+        return t.Closure(self.at(node), self.make_function("<lambda>", node.params, node.body, node))
+
+    def comprehension(self, node: Any) -> t.Term:
+        temp = self.fresh()
+        kind = {"DictComp": "dict", "SetComp": "set"}.get(type(node).__name__, "list")
+        self.gather(node, node.for_in, temp, kind)
+        return t.Name(self.at(node), temp)
+
+    def gather(self, node: Any, clause: cst.CompFor, temp: str, kind: str) -> None:
+        source = self.term(clause.iter)
+        target = self.term(clause.target)
+
+        def work() -> t.Term:
+            for condition in clause.ifs:
+                self.term(condition.test)
+            if clause.inner_for_in is not None:
+                inner = self.fresh()
+                self.gather(node, clause.inner_for_in, inner, kind)
+                return t.Star(self.at(clause), t.Name(self.at(clause), inner))
+            if isinstance(node, cst.DictComp):
+                return t.Display(self.at(node), "tuple", (self.term(node.key), self.term(node.value)))
+            return self.term(node.elt)
+
+        body, element = self.collect(work)
+        self.emit(t.Gather(self.at(clause), temp, kind, target, source, body, element))
+
+    def walrus(self, node: cst.NamedExpr) -> t.Term:
+        value = self.term(node.value)
+        target = self.term(node.target)
+        self.emit(t.Bind(self.at(node), target, value))
+        return target
+
+    def await_(self, node: cst.Await) -> t.Term:
+        return self.term(node.expression)
+
+    def yield_(self, node: cst.Yield) -> t.Term:
+        self.yields[-1] = True
+        value = node.value.item if isinstance(node.value, cst.From) else node.value
+        return t.Opaque(self.at(node), (self.term(value),) if value is not None else ())
+
+
+def _words(node: cst.CSTNode) -> set[str]:
+    """Every identifier in a small expression."""
+    if isinstance(node, cst.Name):
+        return {node.value}
+    found: set[str] = set()
+    for child in node.children:
+        found |= _words(child)
+    return found
+
+
+def _captures(node: cst.CSTNode) -> set[str]:
+    found = {node.name.value} if isinstance(node, cst.MatchAs | cst.MatchStar) and node.name is not None else set()
+    for child in node.children:
+        found |= _captures(child)
+    return found
+
+
+def _only_imports(body: cst.BaseSuite) -> bool:
+    """A `try` body that imports, and perhaps sets a flag or an alias."""
+    if not isinstance(body, cst.IndentedBlock):
+        return False
+    smalls = [small for line in body.body if isinstance(line, cst.SimpleStatementLine) for small in line.body]
+    if len(smalls) < len(body.body):
+        return False
+    kinds = [type(small) for small in smalls]
+    return any(kind in (cst.Import, cst.ImportFrom) for kind in kinds) and all(
+        kind in (cst.Import, cst.ImportFrom, cst.Assign, cst.Expr, cst.Pass) for kind in kinds
+    )
+
+
+def _assigned(blocks: Sequence[t.Seq]) -> list[str]:
+    names = []
+    for block in blocks:
+        for statement in block.items:
+            for item in statement.body.items if isinstance(statement, t.Stmt) else ():
+                if isinstance(item, t.Bind) and isinstance(item.target, t.Name):
+                    names.append(item.target.id)
+    return names
+
+
+def _definitions(blocks: Sequence[t.Seq]) -> list[t.Trace]:
+    """Fallback functions and classes still exist as definitions (to be linted), bound only if nothing else is."""
+    found: list[t.Trace] = []
+    for block in blocks:
+        for statement in block.items:
+            if isinstance(statement, t.Stmt):
+                found += [item for item in statement.body.items if isinstance(item, t.Define | t.DefineClass)]
+    return found
+
+
+_CONSTANTS: dict[str, object] = {"None": None, "True": True, "False": False}
+_COMPARISONS = {
+    "Equal": "==",
+    "NotEqual": "!=",
+    "Is": "is",
+    "IsNot": "is not",
+    "In": "in",
+    "NotIn": "not in",
+    "LessThan": "<",
+    "LessThanEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanEqual": ">=",
+}
+_L = _Lowering
+_SMALL: dict[type, Callable[[_Lowering, Any], None]] = {
+    cst.Expr: _L.expr,
+    cst.Assign: _L.assign,
+    cst.AnnAssign: _L.ann_assign,
+    cst.AugAssign: _L.aug_assign,
+    cst.Return: _L.return_,
+    cst.Raise: _L.raise_,
+    cst.Del: _L.delete,
+    cst.Assert: _L.assert_,
+    cst.Import: _L.import_,
+    cst.ImportFrom: _L.import_from,
+    cst.Global: _L.global_,
+    cst.Nonlocal: _L.global_,
+    cst.Break: lambda self, node: self.emit(t.Exit(self.at(node), "break")),
+    cst.Continue: lambda self, node: self.emit(t.Exit(self.at(node), "continue")),
+}
+_STATEMENTS: dict[type, Callable[[_Lowering, Any], None]] = {
+    cst.If: _L.if_,
+    cst.For: _L.for_,
+    cst.While: _L.while_,
+    cst.Try: _L.try_,
+    cst.TryStar: _L.try_,
+    cst.With: _L.with_,
+    cst.FunctionDef: _L.function,
+    cst.ClassDef: _L.class_,
+    cst.Match: _L.match,
+}
+_EXPRESSIONS: dict[type, Callable[[_Lowering, Any], t.Term]] = {
+    cst.Name: _L.name,
+    cst.Attribute: _L.attribute,
+    cst.Call: _L.call,
+    cst.Subscript: _L.subscript,
+    cst.Integer: _L.number_,
+    cst.Float: _L.number_,
+    cst.Imaginary: _L.number_,
+    cst.SimpleString: _L.string,
+    cst.ConcatenatedString: _L.concatenated,
+    cst.FormattedString: _L.formatted,
+    cst.Ellipsis: _L.ellipsis,
+    cst.List: _L.display,
+    cst.Tuple: _L.display,
+    cst.Set: _L.display,
+    cst.Dict: _L.dict_,
+    cst.StarredElement: _L.starred,
+    cst.BinaryOperation: _L.binary,
+    cst.UnaryOperation: _L.unary,
+    cst.Comparison: _L.comparison,
+    cst.BooleanOperation: _L.boolean,
+    cst.IfExp: _L.choice,
+    cst.Lambda: _L.lambda_,
+    cst.ListComp: _L.comprehension,
+    cst.SetComp: _L.comprehension,
+    cst.GeneratorExp: _L.comprehension,
+    cst.DictComp: _L.comprehension,
+    cst.NamedExpr: _L.walrus,
+    cst.Await: _L.await_,
+    cst.Yield: _L.yield_,
+}
+if hasattr(cst, "TemplatedString"):
+    _EXPRESSIONS[cst.TemplatedString] = _L.formatted

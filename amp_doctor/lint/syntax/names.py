@@ -1,0 +1,86 @@
+"""Import table: any spelling of an imported name -> its canonical dotted name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from amp_doctor.lint.trace import Term
+
+_REPORTED = (
+    "torch.cuda.amp",
+    "torch.cpu.amp",
+    "torch.amp",
+    "torch.autocast",
+    "torch.GradScaler",
+    "torch.get_autocast",
+    "torch.set_autocast",
+    "torch.is_autocast",
+    "torch.set_default",
+    "torch._C",
+    "apex",
+)
+"""Prefixes of the names whose every mention is recorded, executed or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One mention of an API: `how` is call, decorator, name, import or from-import; `guarded` when it stands
+    in an import fallback or a version test."""
+
+    at: int
+    func_at: int
+    name: str
+    how: str
+    guarded: bool
+    args: tuple[tuple[str | None, Term], ...] = ()
+    arg_ats: tuple[int, ...] = ()
+    alias: str = ""
+
+
+class ImportTable:
+    """Local name -> canonical name, over the whole file (a later import of the same name wins)."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, str] = {}
+        self.stars: list[str] = []
+
+    def bind(self, local: str, full: str) -> None:
+        # The first of two fallbacks is the modern one in practice; keep it.
+        if local not in self.table or not self.table[local].startswith("torch.amp"):
+            self.table[local] = full
+
+    def star(self, module: str) -> None:
+        self.stars.append(module)
+
+    def may_report(self, node: cst.BaseExpression) -> bool:
+        """Cheap test before the dotted name is built: is the root an import that we report on?"""
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        return isinstance(node, cst.Name) and self.table.get(node.value, "").startswith(("torch", "apex"))
+
+    def resolve(self, name: str | None) -> str | None:
+        """Canonical form of a dotted name, or None when its root was not imported."""
+        if not name:
+            return None
+        root, _, rest = name.partition(".")
+        full = self.table.get(root)
+        if full is None:
+            return None
+        return f"{full}.{rest}" if rest else full
+
+    def reported(self, name: str) -> bool:
+        return name.startswith(_REPORTED)
+
+
+def dotted(node: cst.CSTNode | None) -> str | None:
+    """`a.b.c` as text, or None for anything else."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return None
+    parts.append(node.value)
+    return ".".join(reversed(parts))

@@ -1,0 +1,39 @@
+"""Source -> Module: parse with libcst, lower, and keep what is needed to turn node numbers into places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from amp_doctor.lint.project import STRIDE, Module
+from amp_doctor.lint.syntax import SyntaxFault
+from amp_doctor.lint.syntax.lower import lower
+from amp_doctor.lint.syntax.places import Places
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.source import Source
+
+
+def parse(source: Source, number: int) -> Module:
+    """Parse and lower one file. Raises SyntaxFault with the place."""
+    try:
+        tree = cst.parse_module(source.code)
+    except cst.ParserSyntaxError as fault:
+        message = fault.message.split("\n")[0].removeprefix("parser error: ")
+        raise SyntaxFault(message, fault.editor_line, fault.editor_column) from None
+    base = number * STRIDE
+    lowered = lower(tree, base, number)
+    return Module(
+        path=source.path,
+        file=source.file,
+        code=source.code,
+        number=number,
+        body=lowered.body,
+        functions=lowered.functions,
+        classes=lowered.classes,
+        references=lowered.references,
+        uses=lowered.uses,
+        words=lowered.words,
+        places=Places(tree, source.code, base, lowered.nodes, lowered.parents),
+    )

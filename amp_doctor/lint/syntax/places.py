@@ -1,0 +1,89 @@
+"""Node numbers -> spans, source text and statements. Positions are computed only when something is reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
+
+from amp_doctor.finding import Span
+
+
+@dataclass(slots=True, eq=False)
+class Places:
+    """The places of one file's nodes. Offsets are in bytes of the UTF-8 encoded code."""
+
+    tree: cst.Module
+    code: str
+    base: int
+    nodes: list[cst.CSTNode]
+    statements: dict[int, int]
+    spans: dict[cst.CSTNode, tuple[int, int]] | None = None
+    lines: list[int] | None = None
+    raw: bytes = b""
+
+    def resolve(self) -> dict[cst.CSTNode, tuple[int, int]]:
+        if self.spans is None:
+            wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
+            found = wrapper.resolve(ByteSpanPositionProvider)
+            self.spans = {node: (span.start, span.start + span.length) for node, span in found.items()}
+            self.raw = self.code.encode("utf-8")
+            self.lines = [0, *(position + 1 for position, byte in enumerate(self.raw) if byte == 10)]
+        return self.spans
+
+    def bytes_of(self, at: int) -> tuple[int, int]:
+        """Start and end offset of a node."""
+        node = self.nodes[at - self.base]
+        return self.resolve()[node]
+
+    def span(self, at: int) -> Span:
+        """The place of a node, in characters from 1."""
+        start, end = self.bytes_of(at)
+        line, column = self._place(start)
+        end_line, end_column = self._place(end)
+        return Span(line, column, end_line, end_column)
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        import bisect
+
+        assert self.lines is not None
+        line = bisect.bisect_right(self.lines, offset)
+        start = self.lines[line - 1]
+        return line, len(self.raw[start:offset].decode("utf-8", "replace")) + 1
+
+    def text(self, at: int) -> str:
+        """The source text of a node."""
+        start, end = self.bytes_of(at)
+        return self.raw[start:end].decode("utf-8")
+
+    def statement(self, at: int) -> int:
+        """The number of the statement that a node belongs to."""
+        node = self.nodes[at - self.base]
+        if isinstance(node, cst.BaseStatement):
+            return at
+        return self.statements.get(at, at)
+
+    def line_span(self, at: int) -> tuple[int, int, str]:
+        """Start of the statement's first line, end of its last line (newline included), and its indentation."""
+        start, end = self.bytes_of(self.statement(at))
+        first = self.raw.rfind(b"\n", 0, start) + 1
+        newline = self.raw.find(b"\n", end)
+        last = len(self.raw) if newline < 0 else newline + 1
+        return first, last, self.raw[first:start].decode("utf-8")
+
+    def alone(self, at: int) -> bool:
+        """True when the statement of a node shares its lines with no other statement."""
+        node = self.nodes[self.statement(at) - self.base]
+        return not isinstance(node, cst.SimpleStatementLine) or len(node.body) == 1
+
+    def newline(self) -> str:
+        return "\r\n" if "\r\n" in self.code else "\n"
+
+    def comment_after(self, at: int) -> bool:
+        """A comment at the end of the statement's line (it would be lost with the line)."""
+        node = self.nodes[self.statement(at) - self.base]
+        return isinstance(node, cst.SimpleStatementLine) and node.trailing_whitespace.comment is not None
+
+    def node_type(self, at: int) -> str:
+        return type(self.nodes[at - self.base]).__name__

@@ -1,0 +1,123 @@
+"""The dtype of a tensor as CUDA autocast makes it: which ops lower, which raise, which promote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amp_doctor.lint import apis
+from amp_doctor.lint.assume import decide
+from amp_doctor.lint.objects import BF16, FP32, HALF, Items, Object, Symbol, Tensor, Value, flat
+from amp_doctor.lint.state import Region, State
+
+LOW = (HALF, BF16)
+
+
+def active_region(state: State) -> Region | None:
+    """The autocast region in force, or None when there is none or it is surely disabled."""
+    if not state.regions:
+        return None
+    region = state.regions[-1]
+    return None if decide(region.enabled, state.known) is False else region
+
+
+def region_dtype(state: State) -> str | None:
+    """The low-precision dtype in force (None: no region, or its dtype is not known)."""
+    region = active_region(state)
+    return region.dtype if region is not None and region.dtype in LOW else None
+
+
+def region_tag(state: State) -> frozenset[str]:
+    dtype = region_dtype(state)
+    return frozenset({"fp16"} if dtype == HALF else {"bf16"} if dtype == BF16 else ())
+
+
+def tensors_in(values: list[Value]) -> list[Tensor]:
+    """Every tensor among the values, lists and tuples opened."""
+    return [item for value in values for item in flat(value) if isinstance(item, Tensor)]
+
+
+def merged(inputs: list[Tensor]) -> Tensor:
+    """What a result inherits from its inputs, dtype aside."""
+    if not inputs:
+        return Tensor()
+    tags = frozenset(tag for each in inputs for tag in each.tags if tag in _INHERITED)
+    scaled = next((each.scaled for each in inputs if each.scaled), None)
+    return Tensor(
+        scaled=scaled,
+        sources=frozenset(source for each in inputs for source in each.sources),
+        tags=tags,
+        sure=all(each.sure for each in inputs),
+        at=inputs[0].at,
+    )
+
+
+_INHERITED = frozenset({"fp16", "bf16", "rescaled", "gradient", "unseen", "region"})
+
+
+def promoted(inputs: list[Tensor]) -> str | None:
+    """The dtype that arithmetic between tensors gives: unknown wins, then the widest."""
+    dtypes = [each.dtype for each in inputs]
+    if None in dtypes or not dtypes:
+        return None
+    if len(set(dtypes)) == 1:
+        return dtypes[0]
+    return FP32 if "float64" not in dtypes else "float64"
+
+
+def op_result(name: str, inputs: list[Tensor], state: State, at: int, mixed: bool = False) -> Tensor:
+    """The result of a library op called `name` (short form) on these tensors.
+
+    `mixed`: an operand is not known to be a tensor or a number, so promotion cannot be excluded.
+    """
+    base = merged(inputs)
+    low = region_dtype(state)
+    tags = base.tags | region_tag(state)
+    if name in apis.LOSSES or name.endswith("_loss"):
+        tags |= {"loss"}
+    if name in apis.LOWER_PRECISION:
+        if low is not None:
+            return replace(base, dtype=low, sure=True, tags=tags | {"contraction"}, at=at)
+        return replace(base, dtype=promoted(inputs), tags=tags | {"contraction"}, at=at)
+    if name in apis.FLOAT32_OPS and low == HALF:
+        return replace(base, dtype=FP32, sure=True, tags=tags, at=at)
+    if name in apis.FLOAT32_OPS and low == BF16:
+        return replace(base, dtype=FP32, sure=True, tags=tags, at=at)
+    if name == "sigmoid":
+        tags |= {"sigmoid"}
+    if name in ("argmax", "argmin", "argsort", "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "bool", "long", "int"):
+        return Tensor("other", True, None, frozenset(), frozenset(), at)
+    dtype = promoted(inputs) if not mixed else (inputs[0].dtype if inputs else None)
+    return replace(base, dtype=dtype, sure=base.sure and not mixed, tags=tags, at=at)
+
+
+def module_result(module: Value, api: str, inputs: list[Tensor], state: State, at: int, source: str, precision: str | None) -> Tensor:
+    """What calling a module returns: known for built-in layers, likely half for unknown models under autocast."""
+    base = merged(inputs)
+    low = region_dtype(state)
+    tags = base.tags | region_tag(state)
+    sources = base.sources | {source}
+    if api and apis.LOWER_MODULES.match(api):
+        dtype = low or precision or promoted(inputs)
+        return Tensor(dtype, True, base.scaled, sources, tags, at)
+    if api and apis.FLOAT32_MODULES.match(api):
+        tags |= {"loss"} if api.endswith("Loss") else frozenset()
+        return Tensor(FP32 if low else promoted(inputs), True, base.scaled, sources, tags, at)
+    if api == "torch.nn.Sigmoid":
+        tags |= {"sigmoid"}
+    if api:
+        return Tensor(promoted(inputs), base.sure, base.scaled, sources, tags, at)
+    name = module.name if isinstance(module, Symbol) else ""
+    if apis.LOSSISH.search(name):
+        return Tensor(None, False, base.scaled, sources, tags | {"loss"}, at)
+    if low is not None:
+        return Tensor(low, False, base.scaled, sources, tags | {"output"}, at)
+    return Tensor(precision, False, base.scaled, sources, tags | {"output"}, at)
+
+
+def source_keys(value: Value) -> list[Object | Symbol]:
+    """The modules and symbols inside a value, for linking."""
+    return [item for item in flat(value) if isinstance(item, Object | Symbol)]
+
+
+def is_items(value: Value) -> bool:
+    return isinstance(value, Items)
