@@ -42,14 +42,17 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for the files under `root`. `file` is the configuration it was read from, if any."""
+    """What holds for the files under `root`. `file` is the configuration it was read from, if any.
+
+    `excludes` are patterns in the syntax of .gitignore, each group with the directory it is relative to.
+    """
 
     root: Path
     file: Path | None
     enabled: frozenset[str]
     per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = ()
-    exclude: tuple[str, ...] | None = None
-    extend_exclude: tuple[str, ...] = ()
+    default_excludes: bool = True
+    excludes: tuple[tuple[Path, tuple[str, ...]], ...] = ()
     force_exclude: bool = False
     fail_on: Severity = Severity.WARNING
     torch_version: tuple[int, ...] | None = None
@@ -80,8 +83,8 @@ def resolve(root: Path, file: Path | None, below: Said, above: Said) -> Settings
         file=file,
         enabled=chosen(codes, [_choice(below), _choice(above)]),
         per_file_ignores=tuple((pattern, matching(selectors, codes)) for pattern, selectors in per_file),
-        exclude=first("exclude", None),
-        extend_exclude=(*(below.extend_exclude or ()), *(above.extend_exclude or ())),
+        default_excludes=first("exclude", None) is None,
+        excludes=_excludes(root, below, above),
         force_exclude=first("force_exclude", False),
         fail_on=first("fail_on", Severity.WARNING),
         torch_version=first("torch_version", None),
@@ -89,6 +92,24 @@ def resolve(root: Path, file: Path | None, below: Said, above: Said) -> Settings
         jobs=first("jobs", None),
         cache_dir=above.cache_dir or (str(Path(root, below.cache_dir)) if below.cache_dir else None),
     )
+
+
+class Configuration:
+    """Where the settings of a directory come from: the command line and the nearest file, or the one named."""
+
+    def __init__(self, said: Said | None = None, file: Path | None = None, isolated: bool = False) -> None:
+        self._said = said or Said()
+        self._file = file
+        self._isolated = isolated
+        self._known: dict[Path | None, Settings] = {}
+
+    def settings_for(self, directory: Path) -> Settings:
+        """What holds in `directory`, an absolute path."""
+        file = self._file or (None if self._isolated else nearest(directory))
+        if file not in self._known:
+            below = read_config(file) if file else Said()
+            self._known[file] = resolve(file.parent if file else Path.cwd(), file, below, self._said)
+        return self._known[file]
 
 
 @cache
@@ -128,6 +149,12 @@ def torch_version(text: str) -> tuple[int, ...]:
 def checked_codes(selectors: tuple[str, ...]) -> tuple[str, ...]:
     """The selectors in their usual spelling; SelectorError for one that no rule has."""
     return tuple(checked_selector(selector, catalog.codes()) for selector in selectors)
+
+
+def _excludes(root: Path, below: Said, above: Said) -> tuple[tuple[Path, tuple[str, ...]], ...]:
+    written = below.extend_exclude or () if above.exclude else (*(below.exclude or ()), *(below.extend_exclude or ()))
+    typed = (*(above.exclude or ()), *(above.extend_exclude or ()))
+    return tuple((base, patterns) for base, patterns in ((root, written), (Path.cwd(), typed)) if patterns)
 
 
 def _choice(said: Said) -> Choice:
