@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pytest
 
+from amp_doctor import catalog
+from amp_doctor.lint.analyse import analyse
+from amp_doctor.lint.project import Project
+from amp_doctor.lint.source import Source
+from amp_doctor.lint.suppress import suppress
+from amp_doctor.selection import Choice, chosen
+
 if TYPE_CHECKING:
     from amp_doctor.finding import Finding
 
@@ -22,7 +29,11 @@ class Settings(TypedDict, total=False):
 
 def lint_text(code: str, path: str = "page.py", **settings: Unpack[Settings]) -> list[Finding]:
     """The findings of one text under all default rules and `select`, suppression comments honoured."""
-    raise NotImplementedError
+    source = Source.from_text(path, code)
+    enabled = chosen(catalog.codes(), [Choice(extend_select=settings.get("select", ()))])
+    found = analyse(source, Project(), settings.get("torch_version")).findings
+    shown = suppress(source, [f for f in found if f.code in enabled], enabled.__contains__)
+    return sorted((f for f in shown if not f.suppressed), key=lambda f: f.sort_key)
 
 
 def fix_text(code: str, path: str = "page.py", **settings: Unpack[Settings]) -> str:
