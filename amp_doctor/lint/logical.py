@@ -35,17 +35,18 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The comments, and first and last line of every logical line that holds code."""
+    """The comments, first and last line of every logical line that holds code, and how deep brackets are nested."""
 
     comments: tuple[Comment, ...]
     statements: tuple[tuple[int, int], ...]
+    depth: int
 
 
 def layout(code: str) -> Layout:
     """Comments and logical lines of `code`."""
     comments: list[Comment] = []
     statements: list[tuple[int, int]] = []
-    line, line_start, first, depth, position = 1, 0, 0, 0, 0
+    line, line_start, first, depth, deepest, position = 1, 0, 0, 0, 0, 0
     for token in TOKEN.finditer(code):
         start, kind = token.start(), token.lastgroup
         if not first and start > position and code[position:start].strip():
@@ -63,6 +64,7 @@ def layout(code: str) -> Layout:
             first = first or line
             if kind == "opening":
                 depth += 1
+                deepest = max(deepest, depth)
             elif kind == "closing":
                 depth = max(depth - 1, 0)
             else:
@@ -72,4 +74,4 @@ def layout(code: str) -> Layout:
         first = line
     if first:
         statements.append((first, line))
-    return Layout(tuple(comments), tuple(statements))
+    return Layout(tuple(comments), tuple(statements), deepest)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amp_doctor.finding import Finding
+    from amp_doctor.lint.suppress import Pragma
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -19,9 +20,10 @@ class InputError:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What one file gave: its findings, those it caused in other first-party files included.
+    """What one file gave before selection and suppression: its findings, those in other first-party files included.
 
     `dependencies` are the first-party files it was read together with; the cache watches them too.
+    `error` says why the file could not be read; `pragmas` are its comments that may hide findings.
     """
 
     path: str
@@ -29,6 +31,7 @@ class FileReport:
     error: str | None = None
     dependencies: tuple[str, ...] = ()
     silences: int = 0
+    pragmas: tuple[Pragma, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UNUSED = "AMP002"
 
-# A `# noqa` that lists only other tools' codes is none of our business.
+# A noqa comment that lists only other tools' codes is none of our business.
 _WORTH_READING = re.compile(
     r"#\s*noqa(?!\s*:\s*[A-Z]+[0-9])|#\s*noqa\b[^\r\n]*(?:AMP|[a-z]-[a-z])|amp-doctor\s*:", re.I
 )

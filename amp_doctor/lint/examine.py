@@ -1,0 +1,117 @@
+"""One file's bytes -> its FileReport, whatever is in them: the net that no crash on one file falls through."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from amp_doctor import catalog
+from amp_doctor.errors import ReadError
+from amp_doctor.finding import Finding, Severity, Span
+from amp_doctor.lint.gate import relevant
+from amp_doctor.lint.logical import layout
+from amp_doctor.lint.result import FileReport
+from amp_doctor.lint.source import decoded, parse_source
+from amp_doctor.lint.suppress import pragmas
+from amp_doctor.lint.syntax import SyntaxFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from amp_doctor.lint.project import Project
+    from amp_doctor.lint.source import Source
+
+# Python itself refuses more, and libcst takes time in the square of it.
+DEEPEST = 200
+
+_OUR_WORDS = re.compile(rb"noqa[^\r\n]*(?:AMP|amp|[a-z]-[a-z])|amp-doctor\s*:")
+
+
+def gated(raw: bytes) -> bool:
+    """True when the file has to be looked at closer: it mentions mixed precision, or us."""
+    return relevant(raw) or ((b"amp-doctor" in raw or b"noqa" in raw) and _OUR_WORDS.search(raw) is not None)
+
+
+def glance(raw: bytes, path: str, parse: bool) -> FileReport:
+    """The report on a file that is not gated: can it be read and, with `parse`, is it Python at all."""
+    if path.endswith(".ipynb"):
+        return FileReport(path)
+    try:
+        code = "" if raw.isascii() and not parse else decoded(raw, path)
+    except ReadError as error:
+        return FileReport(path, error=error.reason)
+    if not parse or not code:
+        return FileReport(path)
+    import warnings  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        # Escapes that Python warns about are its linter's business.
+        warnings.simplefilter("ignore")
+        try:
+            compile(code, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            # It may be written for a newer Python than the one we run on.
+            return examine(raw, path, None, None)
+    return FileReport(path)
+
+
+def examine(
+    raw: bytes, path: str, file: Path | None, project: Project | None, torch_version: tuple[int, ...] | None = None
+) -> FileReport:
+    """Findings and suppression comments of one file; never raises an Exception."""
+    try:
+        source = parse_source(raw, path, file)
+    except ReadError as error:
+        return FileReport(path, error=error.reason)
+    try:
+        return _analysed(source, project, torch_version)
+    except SyntaxFault as fault:
+        return FileReport(path, (_syntax_error(path, fault),))
+    except Exception as crash:  # noqa: BLE001 - the net of rule AMP003: a crash costs one file, never the run
+        return FileReport(path, (crashed(path, f"{_words(crash)}{_place(crash)}"),))
+
+
+def crashed(path: str, words: str) -> Finding:
+    """AMP003 for a file that could not be analysed at all."""
+    message = f"the analysis of this file failed, it was not checked: {words}; please report this"
+    return Finding("AMP003", _name("AMP003", "check-crashed"), Severity.WARNING, message, path, Span(1, 1, 1, 1))
+
+
+def _analysed(source: Source, project: Project | None, torch_version: tuple[int, ...] | None) -> FileReport:
+    from amp_doctor.lint.analyse import analyse  # noqa: PLC0415 - brings libcst along
+    from amp_doctor.lint.project import Project  # noqa: PLC0415
+
+    if "\0" in source.code:
+        line = source.code.count("\n", 0, source.code.index("\0")) + 1
+        raise SyntaxFault("source code cannot contain null bytes", line, 1)
+    if layout(source.code).depth > DEEPEST:
+        raise SyntaxFault(f"brackets are nested more than {DEEPEST} deep", 1, 1)
+    analysis = analyse(source, project or Project(), torch_version)
+    return FileReport(source.path, analysis.findings, None, analysis.dependencies, analysis.silences, pragmas(source))
+
+
+def _syntax_error(path: str, fault: SyntaxFault) -> Finding:
+    span = Span(fault.line, fault.column, fault.line, fault.column + 1)
+    message = f"this file does not parse: {fault.message}"
+    return Finding("AMP001", _name("AMP001", "syntax-error"), Severity.ERROR, message, path, span)
+
+
+def _name(code: str, otherwise: str) -> str:
+    return catalog.codes().get(code, otherwise)
+
+
+def _words(crash: Exception) -> str:
+    text = " ".join(str(crash).split())
+    return f"{type(crash).__name__}: {text}" if text else type(crash).__name__
+
+
+def _place(crash: Exception) -> str:
+    """Where in our own source it went wrong, for the report that we ask for."""
+    trail = crash.__traceback__
+    place = ""
+    while trail is not None:
+        file = trail.tb_frame.f_code.co_filename.replace("\\", "/")
+        if "/amp_doctor/" in file:
+            place = f" (amp_doctor/{file.rpartition('/amp_doctor/')[2]}:{trail.tb_lineno})"
+        trail = trail.tb_next
+    return place
