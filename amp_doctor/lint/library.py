@@ -23,6 +23,7 @@ from amp_doctor.lint.events import (
 from amp_doctor.lint.objects import (
     FALSE,
     FP32,
+    HALF,
     NONE,
     TRUE,
     Api,
@@ -34,6 +35,7 @@ from amp_doctor.lint.objects import (
     Symbol,
     Table,
     Tensor,
+    Test,
     Value,
     dtype_of,
     flat,
@@ -117,9 +119,13 @@ def make_autocast(m: Interpreter, at: int, api: str, args: Args, state: State) -
 def make_optimizer(m: Interpreter, at: int, api: str, args: Args, state: State) -> Object:
     params = argument(args, 0, "params")
     facts = tuple((name, value) for name, value in args if name in ("eps", "fused", "lr"))
+    if any(key == "**" for key, _ in args):
+        facts = (*facts, ("open", TRUE))
     optimizer = Object("optimizer", f"optimizer@{at}.{m.here}", api=api, at=at, facts=tuple(sorted(facts, key=lambda pair: pair[0] or "")))  # type: ignore[arg-type]
     modules = modules_of(params)
     state.heap[(optimizer.oid, "%modules")] = Literal("|".join(sorted(modules)))
+    casts = {str(value.value) for (_, name), value in state.heap.items() if name == "%cast" and isinstance(value, Literal)}
+    state.heap[(optimizer.oid, "%casts")] = Literal("|".join(sorted(casts)))
     if params is not None:
         state.heap[(optimizer.oid, "%params")] = params
     m.emit(Construct(at, optimizer, args), state)
@@ -446,7 +452,10 @@ def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, st
     """A module cast changes it in place; a tensor cast makes a new tensor."""
     m.emit(Cast(at, target, dtype, how, used), state)
     if isinstance(target, Tensor):
-        return replace(target, dtype=dtype, sure=True, at=at, tags=target.tags - {"output", "contraction"}) if dtype else target
+        tags = target.tags - {"output", "contraction"}
+        if dtype == HALF and target.dtype != HALF and target.sources and "detached" not in tags and not m.no_grad(state):
+            tags |= {f"cast@{at}"}
+        return replace(target, dtype=dtype, sure=True, at=at, tags=tags) if dtype else target
     if isinstance(target, Object | Symbol) and dtype is not None:
         if isinstance(target, Object):
             if is_module_value(target):
@@ -454,10 +463,10 @@ def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, st
                     state.heap.pop((text(child), "%dtype"), None)
                 set_precision(target, dtype, at, state)
             return target
-        if target.key in m.facts.get("modules", ()) or _looks_like_module(m, target):
+        if target.key in m.facts.get("modules", ()) or _looks_like_module(m, target, state):
             set_precision(target, dtype, at, state)
             return target
-        return Tensor(dtype, True, None, frozenset(), frozenset(), at)
+        return Tensor(dtype, True, None, frozenset(), frozenset({"guessed"}), at)
     return target
 
 
@@ -468,8 +477,12 @@ def _descendants(module: Value, state: State, depth: int = 0) -> list[Value]:
     return children + [deep for child in children for deep in _descendants(child, state, depth + 1)]
 
 
-def _looks_like_module(m: Interpreter, value: Symbol) -> bool:
-    uses = m.module.uses.get(value.name, set())
+def _looks_like_module(m: Interpreter, value: Symbol, state: State | None = None) -> bool:
+    """An unknown object on which the file calls what only modules have, under any name that holds it."""
+    uses = set(m.module.uses.get(value.name, ()))
+    if state is not None:
+        for store in (state.env, state.heap):
+            uses |= {use for (_, name), held in store.items() if held == value for use in m.module.uses.get(name, ())}  # type: ignore[attr-defined]
     return bool(uses & {"parameters", "named_parameters", "train", "eval", "load_state_dict", "state_dict", "named_modules", "requires_grad_", "modules"})
 
 
@@ -522,6 +535,9 @@ def call_api(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         return [(Object("scheduler", f"scheduler@{at}.{m.here}", api=api, at=at), state)]
     if api == "torch.device":
         first = argument(args, 0, "type")
+        if isinstance(first, Literal) and isinstance(first.value, str):
+            kind = Test("eq", (Symbol(f"device({text(first)}).type"), Literal(first.value.split(":")[0])))
+            state.known = (assume(kind, True, state.known) or [state.known])[0]
         return [(Object("device", f"device({text(first)})", api=api, facts=(("type", first or NONE),), at=at), state)]
     if api == "itertools.chain":
         return [(Items("list", tuple(positional(args)), False), state)]

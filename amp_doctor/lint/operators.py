@@ -63,6 +63,9 @@ def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, stat
         return [(receiver, state)]
     if isinstance(receiver, Symbol):
         return symbol_method(m, at, receiver, name, args, state, used)
+    if isinstance(receiver, Object) and receiver.role == "param" and name == "requires_grad_":
+        state.heap[(receiver.oid, "requires_grad")] = library.argument(args, 0, "requires_grad") or Literal(True)
+        return [(receiver, state)]
     if isinstance(receiver, Object):
         m.emit(OpCall(at, f"{receiver.role}.{name}", receiver, args, NONE, used), state)
         if receiver.role in ("device", "state", "mode", "scheduler", "autocast", "null", "scale"):
@@ -107,6 +110,8 @@ def to(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: S
     from amp_doctor.lint import library
 
     dtype = next((found for _, value in args if (found := dtype_of(value))), None)
+    if not isinstance(receiver, Tensor):
+        moved(m, receiver, args, state)
     if dtype is not None:
         return library.cast(m, at, receiver, dtype, name, state, used)
     keyword = library.argument(args, None, "dtype")
@@ -117,6 +122,22 @@ def to(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: S
             return replace(receiver, dtype=like.dtype, sure=like.sure)
         return replace(receiver, dtype=None, sure=False) if unknown else receiver
     return receiver
+
+
+def moved(m: Interpreter, module: Value, args: Args, state: State, to: str | None = None) -> None:
+    """Remember where a module lives: the device type, when it is written in the source."""
+    from amp_doctor.lint import library
+
+    if not library.is_module_value(module) and not (isinstance(module, Symbol) and library._looks_like_module(m, module, state)):
+        return
+    for key, value in args:
+        kind = value.fact("type") if isinstance(value, Object) and value.role == "device" else value
+        if isinstance(kind, Literal) and isinstance(kind.value, str) and key in (None, "device"):
+            to = kind.value.split(":")[0]
+        elif key == "device" or (key is None and not dtype_of(value) and not isinstance(kind, Literal)):
+            to = to or "?"
+    if to is not None:
+        state.heap[(text(module), "%device")] = Literal(to)
 
 
 def tensor_method(m: Interpreter, at: int, receiver: Tensor, name: str, args: Args, state: State, used: bool) -> Value:
@@ -169,6 +190,8 @@ def module_method(m: Interpreter, at: int, receiver: Value, name: str, args: Arg
             first = library.argument(args, 0, "requires_grad")
             frozen = isinstance(first, Literal) and first.value is False
             state.heap[(receiver.oid, "%frozen")] = Literal(frozen)
+        if name in ("cuda", "cpu"):
+            moved(m, receiver, (), state, name)
         return [(receiver, state)]
     if name in ("state_dict", "load_state_dict", "register_buffer", "apply", "add_module", "named_modules", "modules", "children", "named_children", "buffers"):
         if name in ("modules", "children", "named_modules", "named_children"):
@@ -194,6 +217,8 @@ def symbol_method(m: Interpreter, at: int, receiver: Symbol, name: str, args: Ar
         if name == "requires_grad_":
             first = library.argument(args, 0, "requires_grad")
             state.heap[(receiver.key, "%frozen")] = Literal(isinstance(first, Literal) and first.value is False)
+        if name in ("cuda", "cpu"):
+            moved(m, receiver, (), state, name)
         return [(receiver, state)]
     if name in ("items", "values", "keys", "get", "lower", "upper", "strip", "startswith", "endswith", "is_available", "split"):
         label = ",".join(text(value) for _, value in args)
