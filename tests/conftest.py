@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import pytest
 
 from amp_doctor import catalog
-from amp_doctor.lint.analyse import analyse
+from amp_doctor.lint.examine import examine
+from amp_doctor.lint.fixes import Rules, mend
 from amp_doctor.lint.project import Project
 from amp_doctor.lint.source import Source
-from amp_doctor.lint.suppress import suppress
+from amp_doctor.lint.suppress import settle
 from amp_doctor.selection import Choice, chosen
 
 if TYPE_CHECKING:
     from amp_doctor.finding import Finding
+    from amp_doctor.lint.result import FileReport
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,15 +32,30 @@ class Settings(TypedDict, total=False):
 def lint_text(code: str, path: str = "page.py", **settings: Unpack[Settings]) -> list[Finding]:
     """The findings of one text under all default rules and `select`, suppression comments honoured."""
     source = Source.from_text(path, code)
-    enabled = chosen(catalog.codes(), [Choice(extend_select=settings.get("select", ()))])
-    found = analyse(source, Project(), settings.get("torch_version")).findings
-    shown = suppress(source, [f for f in found if f.code in enabled], enabled.__contains__)
-    return sorted((f for f in shown if not f.suppressed), key=lambda f: f.sort_key)
+    return [finding for finding in _judged(source, settings)[1] if not finding.suppressed]
 
 
 def fix_text(code: str, path: str = "page.py", **settings: Unpack[Settings]) -> str:
     """The text with every fix applied, unsafe ones included."""
-    raise NotImplementedError
+    source = Source.from_text(path, code)
+    report, findings = _judged(source, settings)
+    rules = Rules(True, _enabled(settings), lambda changed: _examined(changed, settings))
+    return mend(source, report, findings, rules)[0].code
+
+
+def _judged(source: Source, settings: Settings) -> tuple[FileReport, list[Finding]]:
+    report, enabled = _examined(source, settings), _enabled(settings)
+    selected = [finding for finding in report.findings if finding.code in enabled]
+    settled = settle(source.path, report.pragmas, selected, enabled.__contains__)
+    return report, sorted(settled, key=lambda finding: finding.sort_key)
+
+
+def _examined(source: Source, settings: Settings) -> FileReport:
+    return examine(source.raw, source.path, None, Project(), settings.get("torch_version"))
+
+
+def _enabled(settings: Settings) -> frozenset[str]:
+    return chosen(catalog.codes(), [Choice(extend_select=settings.get("select", ()))])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
