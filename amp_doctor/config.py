@@ -263,7 +263,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "jobs": _jobs,
     "cache-dir": _typed(str, "a path"),
 }
-assert {key.replace("-", "_") for key in _READERS} == {field.name for field in fields(Said)}
+KEYS = tuple(field.name for field in fields(Said))
 
 
 def _covers(pattern: str, root: Path, file: Path) -> bool:

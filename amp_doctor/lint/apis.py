@@ -97,8 +97,8 @@ BATCHNORM_MODELS = re.compile(
 ADAM_LIKE = re.compile(r"(^|\.)(Adam|AdamW|NAdam|RAdam|Adamax|RMSprop|SparseAdam)$")
 
 FRAMEWORK_WORDS = re.compile(
-    rb"accelerat|lightning|Fabric|deepspeed|apex|NativeScaler|[Ll]oss_?[Ss]cal|OptimWrapper|mmcv|mmengine|GradScaler|scaler|"
-    rb"scale_loss|manual_backward|fp16_optimizer|FP16_Optimizer|transformers\.Trainer|TrainingArguments|colossalai|fairscale|horovod|composer"
+    r"accelerat|lightning|Fabric|deepspeed|apex|NativeScaler|[Ll]oss_?[Ss]cal|OptimWrapper|mmcv|mmengine|GradScaler|scaler|"
+    r"scale_loss|manual_backward|fp16_optimizer|FP16_Optimizer|transformers\.Trainer|TrainingArguments|colossalai|fairscale|horovod|composer"
 )
 """Words that tell that somebody else may scale the loss: rule AMP209 stays silent."""
 

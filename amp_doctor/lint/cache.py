@@ -23,7 +23,6 @@ from amp_doctor.lint.source import display, read_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-    from pathlib import Path
 
     from amp_doctor.lint.discover import Target
 
@@ -41,6 +40,7 @@ class Cache:
 
     def __init__(self, directory: Path) -> None:
         self.hits = 0
+        self.directory = directory
         self._file = directory / FILE
         self._root = str(directory.parent) + os.sep
         self._stamp = _stamp()

@@ -329,7 +329,7 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
     for context in contexts:
         m.enter_context(function.at, context, None, state)
     loops, m.loops = m.loops, list(m.loops)
-    m.stack.append(Call(function, frame))
+    m.stack.append(Call(function, frame, at))
     try:
         flow = fold(function.body, [state], m)
     finally:
@@ -417,6 +417,9 @@ def parameter(m: Interpreter, param, frame: int, state: State) -> Value:  # type
 def escape(m: Interpreter, at: int, name: str, args: Args, state: State) -> None:
     """Scalers and optimizers that go to unseen code: nothing is known of them afterwards."""
     given = [item for _, value in args for item in flat(value)]
+    for item in given:
+        if isinstance(item, Tensor) and item.scaled:
+            m.facts.setdefault("discarded", set()).add(item.scaled)  # the scaled loss lives on where nobody sees it
     handed = [item for item in given if isinstance(item, Object) and (item.role in ("scaler", "optimizer"))]
     symbols = [
         item

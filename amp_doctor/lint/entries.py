@@ -11,10 +11,10 @@ from amp_doctor.lint.checks.registry import Finished
 from amp_doctor.lint.events import Forward
 from amp_doctor.lint.fold import fold
 from amp_doctor.lint.interpreter import Call, Interpreter, OutOfBudget
-from amp_doctor.lint.objects import Class, Code, Literal, Object, Symbol
+from amp_doctor.lint.objects import Class, Code, Literal, Object, Symbol, flat
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import ClassDef, Function
-from amp_doctor.lint.typestate import Protocol
+from amp_doctor.lint.typestate import Optimizer, Protocol
 
 MAX_SEEDS = 6
 _SETUP_WORDS = frozenset({"GradScaler", "autocast", "optim", "optimizer", "scaler", "nullcontext", "half", "float16"})
@@ -157,8 +157,18 @@ def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
             continue
         for seed in seeds:
             state = seed.copy()
-            state.protocol = Protocol()
+            state.protocol = _held(state)
             _run_function(m, function, state, None if _static(function) else receiver)
+
+
+def _held(state: State) -> Protocol:
+    """The protocol at the start of a method: the optimizers that are held somewhere exist, all else is unknown."""
+    protocol = Protocol()
+    for value in (*state.heap.values(), *state.env.values()):
+        for item in flat(value):
+            if isinstance(item, Object) and item.role == "optimizer":
+                protocol = protocol.put(item.oid, Optimizer())
+    return protocol
 
 
 def _seeds(m: Interpreter, cls: Class, receiver: Object, root: State) -> list[State]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.lint import tensors
+from amp_doctor.lint import marks, tensors
 from amp_doctor.lint.assume import negate, none_test
 from amp_doctor.lint.events import GradRead, Operation, Returned, Store
 from amp_doctor.lint.objects import (
@@ -26,6 +26,7 @@ from amp_doctor.lint.objects import (
     Tensor,
     Test,
     Value,
+    flat,
     text,
 )
 from amp_doctor.lint.trace import (
@@ -80,7 +81,7 @@ def evaluate(m: Interpreter, term: Term, state: State) -> Value:
         case Display(_, kind, items):
             return display(m, kind, items, state)
         case Mapping(at, pairs):
-            return mapping(m, pairs, state)
+            return mapping(m, at, pairs, state)
         case Binary(at, op, left, right):
             a, b = evaluate(m, left, state), evaluate(m, right, state)
             return binary(m, at, op, a, b, state, fold=isinstance(left, Const) and isinstance(right, Const))
@@ -109,6 +110,7 @@ def fresh(m: Interpreter, token: str, name: str, state: State) -> Symbol:
     """A new unknown value: whatever was assumed about the last one made here is forgotten."""
     token = f"{token}:{m.here}"
     state.forget(token)
+    state.protocol = state.protocol.without(token)
     return Symbol(token, name)
 
 
@@ -130,8 +132,14 @@ def attribute(m: Interpreter, base: Value, name: str, at: int, state: State) -> 
                 return Object("gradient", f"{text(base)}.grad", facts=(("of", base),), at=at)
             if name in ("T", "mT", "H", "data"):
                 return base
-            if name == "real":
+            if name == "device":
+                return Object("device", f"{text(base)}@{base.at}.device", api="torch.device")
+            if name in ("real", "values"):
                 return base
+            if name == "indices":
+                return Tensor("other", at=at)
+            if name == "dtype":
+                return Symbol(f"dtype({base.dtype or ''}){'' if base.sure else '?'}@{base.at}", name)
             return Symbol(f"{text(base)}@{base.at}.{name}", name)
         case Class(definition, frame):
             value = state.heap.get((text(base), name))
@@ -161,10 +169,14 @@ def object_attribute(m: Interpreter, base: Object, name: str, at: int, state: St
             return value
     if base.role == "optimizer" and name == "param_groups":
         return Symbol(f"{base.oid}.param_groups", name)
+    if base.role == "param" and name == "device":
+        return Object("device", f"{base.oid}.device", api="torch.device")
     if base.role == "gradient" and name in ("data",):
         return base
     if base.role == "iter":
         return Method(base, name, at)
+    if base.role == "finfo":
+        return marks.finfo(base, name) or Symbol(f"{base.oid}.{name}", name)
     return Symbol(f"{base.oid}.{name}", name)
 
 
@@ -314,7 +326,7 @@ def display(m: Interpreter, kind: str, items: tuple[Term, ...], state: State) ->
     return Items(kind, tuple(values), exact)
 
 
-def mapping(m: Interpreter, pairs: tuple[tuple[Term | None, Term], ...], state: State) -> Value:
+def mapping(m: Interpreter, at: int, pairs: tuple[tuple[Term | None, Term], ...], state: State) -> Value:
     known: list[tuple[Value, Value]] = []
     exact = True
     for key, part in pairs:
@@ -326,7 +338,7 @@ def mapping(m: Interpreter, pairs: tuple[tuple[Term | None, Term], ...], state: 
             exact = exact and value.exact
         else:
             exact = False
-    return Table(tuple(known), exact)
+    return Table(tuple(known), exact, at)
 
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -389,9 +401,9 @@ def tensor_operation(m: Interpreter, at: int, op: str, left: Value, right: Value
     if op == "MatrixMultiply":
         return tensors.op_result("matmul", sides, state, at)
     if op == "Power":
-        return tensors.op_result("pow", sides, state, at)
-    mixed = not isinstance(other, Tensor | Literal)
-    result = tensors.op_result(op.lower(), sides, state, at, mixed=mixed)
+        return marks.mark(tensors.op_result("pow", sides, state, at), "pow", sides, right)
+    mixed = not isinstance(other, Tensor) and not marks.is_number(other)
+    result = marks.mark(tensors.op_result(op.lower(), sides, state, at, mixed=mixed), op.lower(), sides, right)
     if op == "Divide" and isinstance(left, Tensor) and "contraction" in left.tags:
         result = result.tagged("contraction")
     if op in ("Add", "Subtract") and all("contraction" in side.tags for side in sides):
@@ -477,7 +489,7 @@ def store(m: Interpreter, target: Item, value: Value, state: State, at: int) -> 
     index = tuple(evaluate(m, part, state) if part is not None else None for part in target.index)
     m.emit(Store(at, base, index, value), state)
     if isinstance(base, Table) and len(index) == 1 and index[0] is not None:
-        bind(m, target.base, Table((*base.pairs, (index[0], value)), base.exact), state, at)
+        bind(m, target.base, replace(base, pairs=(*base.pairs, (index[0], value))), state, at)
     elif isinstance(base, Items) and len(index) == 1 and isinstance(index[0], Literal) and isinstance(index[0].value, int):
         items = list(base.items)
         if -len(items) <= index[0].value < len(items):
@@ -536,7 +548,7 @@ def augment(m: Interpreter, leaf: Augment, state: State) -> None:
         if isinstance(old, Tensor):
             result = tensor_operation(m, leaf.at, leaf.op, old, value, state)
             # In place: the target keeps its dtype.
-            result = replace(result, dtype=old.dtype, sure=old.sure)
+            result = replace(result, dtype=old.dtype, sure=old.sure, tags=result.tags | (old.tags & {"zeros"}))
         else:
             result = tensor_operation(m, leaf.at, leaf.op, old, value, state)
         m.emit(Operation(leaf.at, f"{leaf.op}=", old, value, result), state)
@@ -566,6 +578,8 @@ def read_gradient(m: Interpreter, gradient: Object, how: str, at: int, state: St
 def known_elements(source: Value) -> list[Value] | None:
     """The elements of a sequence written out in the source, else None."""
     if isinstance(source, Items):
+        if source.items and all(isinstance(part, Tensor) for item in source.items for part in flat(item)):
+            return None  # batches: how many there are is not what the program is about
         return list(source.items) if source.exact or source.items else None
     if isinstance(source, Object) and source.role == "iter":
         known = source.fact("known")
@@ -588,6 +602,8 @@ def element_of(m: Interpreter, source: Value, at: int, state: State) -> Value:
             return _renew(m, element, at, 0, state) if element is not None else fresh(m, f"each@{at}", "", state)
         case Tensor():
             return source
+        case Items(_, items) if items and len({type(part) for part in items}) == 1:
+            return items[0]
         case _:
             return fresh(m, f"each@{at}", m.name_of(source).rstrip("s"), state)
 

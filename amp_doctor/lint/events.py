@@ -54,6 +54,7 @@ class Scale:
     scaler: Object
     operand: Value
     used: bool
+    sure: bool = True  # enabled without an assumption made here
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from amp_doctor.finding import Applicability
 from amp_doctor.lint.examine import examine
 from amp_doctor.lint.result import FileReport, InputError
 from amp_doctor.lint.run import Outcome, Plan, jobs_for, lint_targets, patience, warm_up
-from amp_doctor.lint.source import display, edited, parse_source, read_bytes
+from amp_doctor.lint.source import edited, parse_source, read_bytes
 from amp_doctor.lint.suppress import settle
 from amp_doctor.selection import OPT_IN
 
@@ -223,19 +223,28 @@ def write(file: Path, raw: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def relint(outcome: Outcome, mended: Sequence[Mended], errors: Iterable[InputError], plan: Plan) -> Outcome:
-    """The outcome after fixes were written: only what changed, and what was read together with it, is analysed anew."""
+def apply_all(outcome: Outcome, mended: Sequence[Mended], plan: Plan) -> tuple[Outcome, Plan]:
+    """Write the changed files, or change the texts that lie in no file, and lint again what that concerns."""
+    if plan.texts is not None:
+        plan = replace(plan, texts={**plan.texts, **{one.target.file: one.after.raw for one in mended}})
+        return _again(outcome, mended, [], plan), plan
+    written, errors = write_all(mended)
+    return _again(outcome, written, errors, plan), plan
+
+
+def _again(outcome: Outcome, mended: Sequence[Mended], errors: Iterable[InputError], plan: Plan) -> Outcome:
+    """Only what changed, and what was read together with it, is analysed anew."""
     changed = {one.target.path for one in mended}
     targets = tuple(_restat(target) if target.path in changed else target for target in outcome.targets)
     known = {
         report.path: report
         for report in outcome.reports
-        if report.path not in changed and changed.isdisjoint(report.dependencies) and report.error is None
+        if report.path not in changed and changed.isdisjoint(report.dependencies)
     }
-    before = [error for error in outcome.report.errors if error.path not in {r.path for r in outcome.reports}]
-    again = lint_targets(targets, [*before, *errors], outcome.roots, plan, known)
-    fixed = sum(one.count for one in mended)
-    return replace(again, report=replace(again.report, fixed=fixed))
+    listed = {report.path for report in outcome.reports}
+    elsewhere = [error for error in outcome.report.errors if error.path not in listed]
+    again = lint_targets(targets, [*elsewhere, *errors], outcome.roots, plan, known)
+    return replace(again, report=replace(again.report, fixed=sum(one.count for one in mended)))
 
 
 def diff(mended: Iterable[Mended]) -> str:
@@ -255,4 +264,4 @@ def _restat(target: Target) -> Target:
         stat = Path(target.file).stat()
     except OSError:
         return target
-    return replace(target, path=display(target.file), mtime_ns=stat.st_mtime_ns, size=stat.st_size)
+    return replace(target, mtime_ns=stat.st_mtime_ns, size=stat.st_size)

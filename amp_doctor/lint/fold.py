@@ -26,7 +26,7 @@ class Machine(Protocol[S]):
     def split(self, test: Term, state: S) -> tuple[list[S], list[S]]: ...
     def elements(self, loop: Loop, state: S) -> list[Any] | None: ...
     def bind_element(self, loop: Loop, state: S, element: Any) -> S: ...
-    def advance(self, loop: Loop, state: S) -> tuple[list[S], list[S]]: ...
+    def advance(self, loop: Loop, state: S, first: bool) -> tuple[list[S], list[S]]: ...
     def turned(self, loop: Loop, states: list[S]) -> list[S]: ...
     def gather(self, node: Gather, state: S) -> list[S]: ...
     def enter(self, node: With, state: S) -> list[S]: ...
@@ -120,7 +120,7 @@ def _loop(loop: Loop, states: list[Any], machine: Machine[Any]) -> Flow:
             turning = machine.settle(part.ends + part.exits.get("continue", []))
         leaving += turning
     seen: set[object] = set()
-    for _ in range(MAX_TURNS):
+    for turn in range(MAX_TURNS):
         fresh = [state for state in unknown if machine.key(state) not in seen]
         if not fresh:
             break
@@ -129,7 +129,7 @@ def _loop(loop: Loop, states: list[Any], machine: Machine[Any]) -> Flow:
         flow.absorb(head)
         entering = []
         for state in head.ends:
-            inside, outside = machine.advance(loop, state)
+            inside, outside = machine.advance(loop, state, turn == 0)
             entering += inside
             leaving += outside
         part = fold(loop.body, entering, machine)

@@ -56,7 +56,7 @@ class Call:
 
     function: Function
     frame: int
-    loops: int = 0
+    site: int = 0
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Interpreter:
     owners: dict[int, Module] = field(default_factory=dict)
     stack: list[Call] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
-    guards: list[tuple[int, Value | None, bool]] = field(default_factory=list)
+    guards: list[tuple[int, Term, int]] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
     spent: int = 0
@@ -181,7 +181,7 @@ class Interpreter:
         return other
 
     def guarded(self, node: Branch, arm: bool) -> None:
-        self.guards.append((node.at, None, arm))
+        self.guards.append((node.at, node.test, self.here))
 
     def unguarded(self) -> None:
         self.guards.pop()
@@ -197,16 +197,19 @@ class Interpreter:
             evaluate.bind(self, loop.target, element, state, loop.at)
         return state
 
-    def advance(self, loop: Loop, state: State) -> tuple[list[State], list[State]]:
-        """One more turn of a loop over something unknown: the states that enter it, and those that leave."""
+    def advance(self, loop: Loop, state: State, first: bool) -> tuple[list[State], list[State]]:
+        """One more turn of a loop over something unknown: the states that enter it, and those that leave.
+
+        A `for` is taken to turn at least once: what nobody loops over trains nobody's model.
+        """
         if loop.test is not None:
             return self.split(loop.test, state)
-        leaving = state.copy()
+        leaving = [] if first else [state.copy()]
         if loop.source is not None and loop.target is not None:
             source = evaluate.evaluate(self, loop.source, state)
             element = evaluate.element_of(self, source, loop.at, state)
             evaluate.bind(self, loop.target, element, state, loop.at)
-        return [state], [leaving]
+        return [state], leaving
 
     def turned(self, loop: Loop, states: list[State]) -> list[State]:
         return states
@@ -224,8 +227,16 @@ class Interpreter:
         if isinstance(context, Object) and context.role == "autocast":
             region = self.region(context, at)
             self.emit(Enter(at, region), state)
+            enabled = decide(region.enabled, state.known)
+            if enabled is None:
+                # What goes wrong while autocast is on is what matters.
+                state.known = (assume(region.enabled, True, state.known) or [state.known])[0]
             state.regions = (*state.regions, region)
-            mark = "region"
+            mark = "region" if enabled is not False else f"region:off@{at}"
+            self.facts.setdefault(f"with:{at}", set()).add("off" if enabled is False else "autocast")
+        elif isinstance(context, Object) and context.role == "null":
+            mark = f"null:off@{at}"
+            self.facts.setdefault(f"with:{at}", set()).add("null")
         elif isinstance(context, Object) and context.role == "mode":
             mark = f"mode:{context.api}"
         else:
@@ -255,7 +266,7 @@ class Interpreter:
     def leave(self, node: With, state: State) -> list[State]:
         if state.modes:
             mark, state.modes = state.modes[-1], state.modes[:-1]
-            if mark == "region" and state.regions:
+            if mark.startswith("region") and state.regions:
                 self.emit(Leave(node.at, state.regions[-1]), state)
                 state.regions = state.regions[:-1]
         return [state]

@@ -82,7 +82,7 @@ def make_scaler(m: Interpreter, at: int, api: str, args: Args, state: State) -> 
         enabled = argument(args, None, "enabled") or Symbol(f"enabled@{at}", "enabled")
     scaler = Object("scaler", f"scaler@{at}.{m.here}", api=api, at=at, facts=(("device", device or NONE), ("enabled", enabled)))
     m.emit(Construct(at, scaler, args), state)
-    state.protocol = state.protocol.mark(scaler.oid, 0)
+    state.protocol = state.protocol.recreated(scaler.oid)
     return scaler
 
 
@@ -310,11 +310,12 @@ def scaler_method(m: Interpreter, at: int, scaler: Object, name: str, args: Args
         if name == "step":
             return step(m, at, operand, None, args, state)
         return NONE
-    if decide(enabled, state.known) is None:
+    sure = decide(enabled, state.known) is True
+    if not sure:
         # What is wrong with an enabled scaler is what matters; the disabled path is right by construction.
         state.known = (assume(enabled, True, state.known) or [state.known])[0]
     if name == "scale":
-        m.emit(Scale(at, scaler, operand or NONE, used), state)
+        m.emit(Scale(at, scaler, operand or NONE, used, sure), state)
         return scaled(operand, scaler.oid, at)
     if name == "step":
         return step(m, at, operand, scaler, args, state)
@@ -681,6 +682,8 @@ def autocast_called(m: Interpreter, at: int, context: Object, args: Args, state:
 
 def unknown_context(m: Interpreter, at: int, context: Value, state: State) -> None:
     """Entering a context of unknown make: nothing is known of regions inside it if it may be autocast."""
+    if isinstance(context, Api) and context.name in apis.AUTOCASTS:
+        m.emit(OpCall(at, "autocast.__enter__", context, (), NONE, True), state)
     names = {item.name for item in flat(context) if isinstance(item, Symbol)}
     m.facts.setdefault("contexts", set()).update(names)
 

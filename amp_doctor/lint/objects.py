@@ -98,6 +98,7 @@ class Table:
 
     pairs: tuple[tuple[Value, Value], ...]
     exact: bool = True
+    at: int = field(default=0, compare=False)
 
     def get(self, key: Value) -> Value | None:
         for known, value in reversed(self.pairs):
@@ -173,7 +174,16 @@ def dtype_of(value: Value | None) -> str | None:
     """The floating dtype a value names (`torch.half` -> float16), or None."""
     if isinstance(value, Api):
         return DTYPES.get(value.name)
-    return None
+    dtype, sure = dtype_like(value)
+    return dtype if sure else None
+
+
+def dtype_like(value: Value | None) -> tuple[str | None, bool]:
+    """The dtype that `x.dtype` of a followed tensor names, and whether that is sure."""
+    if isinstance(value, Symbol) and value.key.startswith("dtype("):
+        name, _, rest = value.key[len("dtype(") :].partition(")")
+        return name or None, not rest.startswith("?")
+    return None, False
 
 
 def text(value: Value | None) -> str:

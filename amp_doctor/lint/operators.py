@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amp_doctor.lint import apis, evaluate, tensors
+from amp_doctor.lint import apis, evaluate, marks, tensors
 from amp_doctor.lint.events import Args, OpCall, ZeroGrad
-from amp_doctor.lint.objects import BF16, FP32, HALF, NONE, Code, Items, Literal, Object, Symbol, Table, Tensor, Value, dtype_of, flat, text
+from amp_doctor.lint.objects import BF16, FP32, HALF, NONE, Class, Code, Items, Literal, Object, Symbol, Table, Tensor, Value, dtype_like, dtype_of, flat, text
 
 if TYPE_CHECKING:
     from amp_doctor.lint.calls import Outcome
     from amp_doctor.lint.interpreter import Interpreter
     from amp_doctor.lint.state import State
 
+_INNOCENT = ("pickle.", "json.", "numpy.", "logging.", "math.", "os.", "sys.", "time.", "random.", "wandb.", "tqdm.", "typing.", "warnings.")
+"""Libraries that never touch a gradient."""
 _CASTS = {"half": HALF, "float": FP32, "bfloat16": BF16, "double": "float64"}
 _SELF = frozenset("cuda cpu train eval requires_grad_ to_empty contiguous share_memory clone detach pin_memory".split())
 _FACTORIES = frozenset("zeros ones empty full rand randn zeros_like ones_like empty_like full_like rand_like randn_like tensor arange linspace as_tensor".split())
@@ -30,6 +32,8 @@ def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, stat
     from amp_doctor.lint import library
     from amp_doctor.lint.calls import escape
 
+    if isinstance(receiver, Class) and name == "apply":
+        m.emit(OpCall(at, "Function.apply", receiver, args, NONE, used), state)
     if isinstance(receiver, Object) and receiver.role == "gradient":
         return [(gradient_method(m, at, receiver, name, args, state), state)]
     if name == "backward":
@@ -114,6 +118,10 @@ def to(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: S
         moved(m, receiver, args, state)
     if dtype is not None:
         return library.cast(m, at, receiver, dtype, name, state, used)
+    likely = next((found[0] for _, value in args if (found := dtype_like(value))[0]), None)
+    if likely is not None and isinstance(receiver, Tensor | Symbol):
+        cast = library.cast(m, at, receiver, likely, name, state, used)
+        return replace(cast, sure=False) if isinstance(cast, Tensor) else cast
     keyword = library.argument(args, None, "dtype")
     unknown = keyword is not None or any(isinstance(value, Symbol) and "dtype" in value.name for _, value in args)
     if isinstance(receiver, Tensor):
@@ -150,7 +158,8 @@ def tensor_method(m: Interpreter, at: int, receiver: Tensor, name: str, args: Ar
         result = Symbol(f"{text(receiver)}@{receiver.at}.{name}", name)
     elif name in ("new_zeros", "new_ones", "new_full", "new_tensor", "new_empty"):
         dtype = dtype_of(_dtype_argument(args))
-        result = Tensor(dtype or receiver.dtype, receiver.sure, None, frozenset(), frozenset(), at)
+        open_ended = dtype is None and _dtype_argument(args) is not None
+        result = Tensor(None if open_ended else dtype or receiver.dtype, receiver.sure, None, frozenset(), frozenset(), at)
     elif name in ("cpu", "cuda", "contiguous", "clone", "requires_grad_", "pin_memory", "retain_grad"):
         result = receiver
     elif name in ("split", "chunk", "unbind", "tolist"):
@@ -159,11 +168,13 @@ def tensor_method(m: Interpreter, at: int, receiver: Tensor, name: str, args: Ar
         result = replace(receiver, dtype=inputs[1].dtype, sure=inputs[1].sure)
     else:
         dtype = dtype_of(_dtype_argument(args))
-        result = tensors.op_result(name.rstrip("_") if name != "_" else name, inputs, state, at, mixed=_unknown_operand(name, args))
+        short = name.rstrip("_")
+        result = tensors.op_result(short, inputs, state, at, mixed=_unknown_operand(name, args))
+        result = marks.mark(result, short, inputs, args[-1][1] if args else None, whole=not args)
         if dtype is not None:
             result = replace(result, dtype=dtype, sure=True)
         if name.endswith("_") and not name.startswith("_"):
-            result = replace(result, dtype=receiver.dtype, sure=receiver.sure)
+            result = replace(result, dtype=receiver.dtype, sure=receiver.sure, tags=result.tags | (receiver.tags & {"zeros"}))
     m.emit(OpCall(at, f"Tensor.{name}", receiver, args, result, used), state)
     return result
 
@@ -175,7 +186,7 @@ def _dtype_argument(args: Args) -> Value | None:
 def _unknown_operand(name: str, args: Args) -> bool:
     """`x.add(y)` with y unknown may promote; shape arguments of other methods cannot."""
     return name.rstrip("_") in ("add", "sub", "mul", "div", "where", "lerp", "addcmul", "addcdiv") and any(
-        isinstance(value, Symbol) for _, value in args
+        isinstance(value, Symbol) and not marks.is_number(value) for _, value in args
     )
 
 
@@ -220,6 +231,10 @@ def symbol_method(m: Interpreter, at: int, receiver: Symbol, name: str, args: Ar
         if name in ("cuda", "cpu"):
             moved(m, receiver, (), state, name)
         return [(receiver, state)]
+    if name == "state_dict":
+        role = "optimizer" if library.role_by_use(m, receiver) == "optimizer" else "other"
+        of = Object("optimizer", receiver.key, origin="used") if role == "optimizer" else receiver
+        return [(Object("state", f"{receiver.key}.state", facts=(("of", of),), at=at), state)]
     if name in ("items", "values", "keys", "get", "lower", "upper", "strip", "startswith", "endswith", "is_available", "split"):
         label = ",".join(text(value) for _, value in args)
         last = next((str(v.value) for _, v in args if isinstance(v, Literal) and isinstance(v.value, str)), name)
@@ -276,7 +291,11 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         like = inputs[0].dtype if short.endswith("_like") and inputs else None
         sure = inputs[0].sure if short.endswith("_like") and inputs else True
         if short.endswith("_like") or dtype or short in ("zeros", "ones", "empty", "full", "rand", "randn", "tensor"):
-            result = Tensor(dtype or like, sure if dtype is None else True, None, frozenset(), frozenset(), at)
+            made, tags = made_by(m, short, args, dtype, like)
+            result = Tensor(made, made is not None and (sure or dtype is not None), None, frozenset(), tags, at)
+            wants = library.argument(args, None, "requires_grad")
+            if short == "tensor" and isinstance(wants, Literal) and wants.value is True:
+                result = result.tagged("leaf", f"leaf@{at}")
         else:
             result = Tensor(None, False, None, frozenset(), frozenset(), at)
     elif api in ("torch.save", "torch.load") or api.startswith(("torch.distributed.", "torch.cuda.", "torch.backends.", "torch.jit.", "torch.set_", "torch.get_", "torch.is_")):
@@ -296,16 +315,24 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
             result = tensors.op_result("cat", inputs, state, at)
         elif inputs or short in apis.LOWER_PRECISION or short in apis.FLOAT32_OPS:
             operands = inputs or [Tensor(None, False)]
-            mixed = short in ("where", "add", "sub", "mul", "div") and any(isinstance(value, Symbol) for value in plain)
+            tail = plain[1:] if short == "where" else plain
+            mixed = short in ("where", "add", "sub", "mul", "div") and any(isinstance(v, Symbol) and not marks.is_number(v) for v in tail)
             result = tensors.op_result(short, operands, state, at, mixed=mixed)
+            result = marks.mark(result, short, operands, plain[-1] if len(plain) > 1 else None, whole=len(args) == 1)
             if dtype is not None:
                 result = replace(result, dtype=dtype, sure=True)
+            if library.argument(args, None, "reduction") == Literal("none"):
+                result = result.tagged("unreduced")
         elif any(isinstance(value, Symbol) for value in plain) and short.islower():
             result = tensors.op_result(short, [Tensor(None, False)], state, at)
         else:
             result = evaluate.fresh(m, f"call@{at}", short, state)
+    elif api.startswith("math."):
+        m.emit(OpCall(at, api, None, args, NONE, used), state)
+        return [(Symbol(f"{api}({','.join(text(value) for value in plain)})", short), state)]
     else:
-        escape(m, at, short, args, state)
+        if not api.startswith(_INNOCENT):
+            escape(m, at, short, args, state)
         last = api.rpartition(".")[2]
         if isinstance(plain[0] if plain else None, Items | Table | Object | Code) and last in ("tqdm", "trange", "track", "progress_bar"):
             result = plain[0]
@@ -313,6 +340,18 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
             result = library.opaque(m, at, args, state, last)
     m.emit(OpCall(at, api, None, args, result, used), state)
     return [(result, state)]
+
+
+def made_by(m: Interpreter, short: str, args: Args, dtype: str | None, like: str | None) -> tuple[str | None, frozenset[str]]:
+    """The dtype and the marks of a factory's result; unknown when a dtype is given that is not known."""
+    tags: frozenset[str]
+    if short.endswith("_like"):
+        made, tags = marks.filled(short, args, dtype or like)
+    else:
+        made, tags = marks.filled(short, args, dtype)
+    given = any(key in ("dtype", "**") for key, _ in args)
+    unknown = dtype is None and (given or "set_default_dtype" in m.module.words)
+    return (None if unknown else made), tags
 
 
 def gradient_result(m: Interpreter, at: int, args: Args, state: State) -> Value:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amp_doctor.errors import ReadError
 from amp_doctor.lint.discover import Target, discover
 from amp_doctor.lint.examine import crashed, examine, gated, glance
+from amp_doctor.lint.ignores import forced_out
 from amp_doctor.lint.result import FileReport, InputError, LintReport
-from amp_doctor.lint.source import read_bytes, read_source
+from amp_doctor.lint.source import display, read_bytes, read_source
 from amp_doctor.lint.suppress import Pragma, pragmas, settle
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ WORTH_A_PROCESS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is asked to do. `texts` are files that are not read from disk, by absolute path."""
+    """What a run is asked to do. `texts` are the files when they are not read from disk, by absolute path."""
 
     configuration: Configuration
     jobs: int | None = None
@@ -60,6 +61,17 @@ def lint_paths(paths: Sequence[str], plan: Plan) -> Outcome:
     """Everything under `paths`, each file once; one bad file never keeps the others from being checked."""
     targets, errors = discover(paths, plan.configuration)
     return lint_targets(tuple(targets), errors, roots_of(paths), plan)
+
+
+def lint_text(raw: bytes, name: str | None, plan: Plan) -> tuple[Outcome, Plan]:
+    """The same for a text from stdin that is, or might be, called `name`; the plan that comes back holds it."""
+    path = display(name) if name is not None else "<stdin>"
+    file = Path(path).absolute()
+    settings = plan.configuration.settings_for(file.parent)
+    plan = replace(plan, texts={str(file): raw})
+    excluded = settings.force_exclude and forced_out(str(file), settings)
+    targets = () if excluded else (Target(str(file), path, settings, 0, len(raw)),)
+    return lint_targets(targets, (), roots_of([str(file)]), plan), plan
 
 
 def lint_targets(

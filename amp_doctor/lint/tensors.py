@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amp_doctor.lint import apis
+from amp_doctor.lint import apis, marks
 from amp_doctor.lint.assume import decide
 from amp_doctor.lint.objects import BF16, FP32, HALF, Items, Object, Symbol, Tensor, Value, flat
 from amp_doctor.lint.state import Region, State
@@ -28,7 +28,19 @@ def region_dtype(state: State) -> str | None:
 
 def region_tag(state: State) -> frozenset[str]:
     dtype = region_dtype(state)
+    if dtype is None and active_region(state) is not None:
+        return frozenset({"region"})
     return frozenset({"fp16"} if dtype == HALF else {"bf16"} if dtype == BF16 else ())
+
+
+def off_tag(state: State) -> frozenset[str]:
+    """`off@N` when the innermost context that could have been autocast (at node N) surely is none."""
+    for mark in reversed(state.modes):
+        if mark == "region":
+            return frozenset()
+        if "off@" in mark:
+            return frozenset({mark.split(":")[1]})
+    return frozenset()
 
 
 def tensors_in(values: list[Value]) -> list[Tensor]:
@@ -40,7 +52,9 @@ def merged(inputs: list[Tensor]) -> Tensor:
     """What a result inherits from its inputs, dtype aside."""
     if not inputs:
         return Tensor()
-    tags = frozenset(tag for each in inputs for tag in each.tags if tag in _INHERITED)
+    tags = frozenset(tag for each in inputs for tag in each.tags if tag in _INHERITED or tag.startswith("off@") or (tag.startswith("cast@") and "detached" not in each.tags))
+    if all("leaf" in each.tags for each in inputs):
+        tags |= {tag for each in inputs for tag in each.tags if tag.startswith("leaf")}
     scaled = next((each.scaled for each in inputs if each.scaled), None)
     return Tensor(
         scaled=scaled,
@@ -51,14 +65,18 @@ def merged(inputs: list[Tensor]) -> Tensor:
     )
 
 
-_INHERITED = frozenset({"fp16", "bf16", "rescaled", "gradient", "unseen", "region"})
+_INHERITED = frozenset({"fp16", "bf16", "rescaled", "gradient", "unseen", "region", "unreduced", "stored", "compiled"})
+_REDUCTIONS = frozenset({"mean", "sum", "nanmean", "nansum", "max", "min", "amax", "amin", "norm", "logsumexp", "median"})
 
 
 def promoted(inputs: list[Tensor]) -> str | None:
     """The dtype that arithmetic between tensors gives: unknown wins, then the widest."""
-    dtypes = [each.dtype for each in inputs]
+    spread = [each for each in inputs if "scalar" not in each.tags]
+    dtypes = [each.dtype for each in spread or inputs]
     if None in dtypes or not dtypes:
         return None
+    # Integers and truth values yield to any floating dtype.
+    dtypes = [dtype for dtype in dtypes if dtype != "other"] or dtypes
     if len(set(dtypes)) == 1:
         return dtypes[0]
     return FP32 if "float64" not in dtypes else "float64"
@@ -72,11 +90,15 @@ def op_result(name: str, inputs: list[Tensor], state: State, at: int, mixed: boo
     base = merged(inputs)
     low = region_dtype(state)
     tags = base.tags | region_tag(state)
+    if name in _REDUCTIONS:
+        tags -= {"unreduced"}
     if name in apis.LOSSES or name.endswith("_loss"):
         tags |= {"loss"}
     if name in apis.LOWER_PRECISION:
         if low is not None:
             return replace(base, dtype=low, sure=True, tags=tags | {"contraction"}, at=at)
+        if active_region(state) is not None:
+            return replace(base, dtype=None, sure=False, tags=tags | {"contraction"}, at=at)
         return replace(base, dtype=promoted(inputs), tags=tags | {"contraction"}, at=at)
     if name in apis.FLOAT32_OPS and low == HALF:
         return replace(base, dtype=FP32, sure=True, tags=tags, at=at)
@@ -86,26 +108,32 @@ def op_result(name: str, inputs: list[Tensor], state: State, at: int, mixed: boo
         tags |= {"sigmoid"}
     if name in ("argmax", "argmin", "argsort", "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "bool", "long", "int"):
         return Tensor("other", True, None, frozenset(), frozenset(), at)
-    dtype = promoted(inputs) if not mixed else (inputs[0].dtype if inputs else None)
-    return replace(base, dtype=dtype, sure=base.sure and not mixed, tags=tags, at=at)
+    dtype = promoted(inputs) if not mixed else None
+    # float16 beside float32: a tensor without dimensions would not have promoted it.
+    alike = len({each.dtype for each in inputs} - {"other"}) < 2
+    return replace(base, dtype=dtype, sure=base.sure and not mixed and alike, tags=tags, at=at)
 
 
 def module_result(module: Value, api: str, inputs: list[Tensor], state: State, at: int, source: str, precision: str | None) -> Tensor:
     """What calling a module returns: known for built-in layers, likely half for unknown models under autocast."""
     base = merged(inputs)
     low = region_dtype(state)
-    tags = base.tags | region_tag(state)
+    tags = base.tags | region_tag(state) | off_tag(state)
     sources = base.sources | {source}
     if api and apis.LOWER_MODULES.match(api):
+        known = low is not None or active_region(state) is None
         dtype = low or precision or promoted(inputs)
-        return Tensor(dtype, True, base.scaled, sources, tags, at)
+        return Tensor(dtype if known else None, known, base.scaled, sources, tags, at)
+    if api and api.startswith("torch.nn.Embedding"):
+        return Tensor(precision or FP32, True, base.scaled, sources, tags, at)
     if api and apis.FLOAT32_MODULES.match(api):
         tags |= {"loss"} if api.endswith("Loss") else frozenset()
         return Tensor(FP32 if low else promoted(inputs), True, base.scaled, sources, tags, at)
-    if api == "torch.nn.Sigmoid":
-        tags |= {"sigmoid"}
     if api:
-        return Tensor(promoted(inputs), base.sure, base.scaled, sources, tags, at)
+        result = Tensor(promoted(inputs), base.sure, base.scaled, sources, tags, at)
+        if api == "torch.nn.Sigmoid":
+            return marks.mark(result.tagged("sigmoid"), "sigmoid", inputs)
+        return result
     name = module.name if isinstance(module, Symbol) else ""
     if apis.LOSSISH.search(name):
         return Tensor(None, False, base.scaled, sources, tags | {"loss"}, at)

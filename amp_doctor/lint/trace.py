@@ -125,6 +125,7 @@ class Param:
     kind: str  # "positional", "keyword", "*", "**"
     default: Term | None
     annotation: Term | None
+    at: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -46,6 +46,7 @@ class Optimizer:
     plain_too: bool = False
     updates: str = ""
     stepped_plain: bool = False
+    orphaned: bool = False
     backward_at: int = field(default=0, compare=False)
     plain_at: int = field(default=0, compare=False)
     unscale_at: int = field(default=0, compare=False)
@@ -88,6 +89,20 @@ class Protocol:
         """Where the scaler last did something that update() consumes; 0 nothing since; None unknown."""
         return dict(self.used).get(scaler)
 
+    def without(self, oid: str) -> Protocol:
+        """Forget an optimizer whose name now stands for another one."""
+        if not any(known.startswith(oid) for known, _ in self.optimizers):
+            return self
+        return replace(self, optimizers=tuple(pair for pair in self.optimizers if not pair[0].startswith(oid)))
+
+    def recreated(self, scaler: str) -> Protocol:
+        """A scaler was made anew where an earlier one had stepped these optimizers."""
+        after = self
+        for oid, before in self.optimizers:
+            if before.scaler == scaler:
+                after = after.put(oid, replace(before, orphaned=True, stage=Stage.READY))
+        return after.mark(scaler, 0)
+
     # --- transitions -----------------------------------------------------------------------------
 
     def built(self, oid: str) -> Protocol:
@@ -129,9 +144,11 @@ class Protocol:
 
     def step(self, scaler: str | None, oid: str, at: int) -> Protocol:
         before = self.get(oid)
-        new = replace(before, grads=Grads.SPENT, fresh=False, late=False, plain_too=False, updates="", step_at=at)
+        new = replace(before, grads=Grads.SPENT, fresh=False, late=False, plain_too=False, updates="", orphaned=False, step_at=at)
         if scaler is None:
-            return self.put(oid, replace(new, stepped_plain=True))
+            after = self.put(oid, replace(new, stepped_plain=True))
+            # What update() will make of gradients that went past the scaler is reported at the step, not again there.
+            return replace(after, used=tuple(pair for pair in self.used if pair[0] != before.scaler))
         return self.put(oid, replace(new, stage=Stage.STEPPED, scaler=scaler, stepped_plain=False)).mark(scaler, at)
 
     def update(self, scaler: str, at: int) -> Protocol:

@@ -14,9 +14,8 @@ from typing import Any
 import libcst as cst
 
 from amp_doctor.lint import trace as t
-from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted
+from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted, tests_version
 
-_TESTS_VERSION = frozenset({"hasattr", "version", "__version__", "TORCH_VERSION", "parse", "LooseVersion", "digit_version"})
 _IMPORT_FAULTS = frozenset({"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
 
 
@@ -65,6 +64,8 @@ class _Lowering:
         self.words: list[set[str]] = [set()]
         self.yields: list[bool] = [False]
         self.guard = 0
+        self.role = "name"
+        self.version_flags: set[str] = set()
         self.statement = 0
         self.statement_of: dict[int, int] = {}
         self.temps = 0
@@ -100,10 +101,21 @@ class _Lowering:
             if isinstance(body, cst.SimpleStatementSuite):
                 self.small_statements(body.body)
                 return
+            guards = 0
             for statement in statements:
                 self.statement_node(statement)
+                if isinstance(statement, cst.If) and self.guards(statement.test) and _leaves(statement.body):
+                    # What follows `if torch is new: return ...` is the other arm.
+                    self.guard += 1
+                    guards += 1
+            self.guard -= guards
 
         return self.collect(work)[0]
+
+    def guards(self, test: cst.BaseExpression) -> bool:
+        """True when a condition asks for the version of torch, or for what it has."""
+        words = _words(test)
+        return tests_version(words) or bool(words & self.version_flags)
 
     def statement_node(self, node: Any) -> None:
         outer = self.statement
@@ -134,6 +146,9 @@ class _Lowering:
             self.emit(t.Evaluate(self.at(node), self.term(node.value)))
 
     def assign(self, node: cst.Assign) -> None:
+        asked = node.value.func if isinstance(node.value, cst.Call) else node.value
+        if isinstance(asked, cst.Name | cst.Attribute | cst.Comparison | cst.BooleanOperation) and self.guards(asked):
+            self.version_flags |= {target.target.value for target in node.targets if isinstance(target.target, cst.Name)}
         value = self.term(node.value)
         for target in node.targets:
             self.bind(target.target, value, node)
@@ -177,6 +192,7 @@ class _Lowering:
             local = alias.asname.name.value if alias.asname and isinstance(alias.asname.name, cst.Name) else None
             bound = (local, full, 0) if local else (full.split(".")[0], full.split(".")[0], 0)
             names.append(bound)
+            self.words[-1].update(full.split("."))
             self.imports.bind(bound[0], bound[1])
             self.refer(full, node, alias.name, "import", local or "")
         self.emit(t.Import(self.at(node), tuple(names)))
@@ -193,6 +209,7 @@ class _Lowering:
             local = alias.asname.name.value if alias.asname and isinstance(alias.asname.name, cst.Name) else name
             full = f"{module}.{name}" if module else name
             names.append((local, full, level))
+            self.words[-1].update(full.split("."))
             if level == 0:
                 self.imports.bind(local, full)
                 self.refer(full, node, alias, "from-import", local if local != name else "")
@@ -211,7 +228,7 @@ class _Lowering:
 
     def if_(self, node: cst.If) -> None:
         test = self.test(node.test)
-        guard = bool(_TESTS_VERSION & _words(node.test))
+        guard = self.guards(node.test)
         self.guard += guard
         then = self.block(node.body)
         other = t.Seq()
@@ -331,8 +348,9 @@ class _Lowering:
             return self.term(node)
         name = self.imports.resolve(dotted(node))
         if name and self.imports.reported(name):
-            self.references.append(Reference(self.at(node), self.at(node), name, "decorator", self.guard > 0))
-            return self.term(node, report=False)
+            term = self.term(node, report=False)
+            self.references.append(Reference(term.at, term.at, name, "decorator", self.guard > 0))
+            return term
         return self.term(node)
 
     def make_function(self, name: str, params: cst.Parameters, body: Any, node: cst.CSTNode) -> t.Function:
@@ -366,7 +384,7 @@ class _Lowering:
                 default = self.term(item.default) if item.default is not None else None
                 note = item.annotation
                 annotation = self.quiet(note.annotation) if isinstance(note, cst.Annotation) else None
-                out.append(t.Param(item.name.value, kind, default, annotation))
+                out.append(t.Param(item.name.value, kind, default, annotation, self.at(item)))
 
         add(params.posonly_params, "positional")
         add(params.params, "positional")
@@ -395,7 +413,9 @@ class _Lowering:
     def quiet(self, node: cst.BaseExpression) -> t.Term:
         """An annotation: its names count as references, its calls are not executed."""
         term: t.Term
-        seq, term = self.collect(lambda: self.term(node))
+        saved, self.role = self.role, "annotation"
+        _, term = self.collect(lambda: self.term(node))
+        self.role = saved
         return term
 
     def test(self, node: cst.BaseExpression) -> t.Term:
@@ -414,7 +434,7 @@ class _Lowering:
         if self.imports.may_report(node):
             name = self.imports.resolve(dotted(node))
             if name and self.imports.reported(name):
-                self.references.append(Reference(self.at(node), self.at(node), name, "name", self.guard > 0))
+                self.references.append(Reference(self.at(node), self.at(node), name, self.role, self.guard > 0))
 
     def name(self, node: cst.Name) -> t.Term:
         if node.value in _CONSTANTS:
@@ -457,16 +477,25 @@ class _Lowering:
                 self.uses.setdefault(last.value, set()).add(node.func.attr.value)
         func = self.term(node.func, report=not reported)
         args: list[tuple[str | None, t.Term]] = []
+        builtin = node.func.value if isinstance(node.func, cst.Name) else ""
+        guard = builtin == "getattr" and len(node.args) == 3  # the third argument is the fallback
+        saved = self.role
+        self.guard += guard
+        if self.role == "name" and builtin in ("isinstance", "issubclass"):
+            self.role = "instance"
         for arg in node.args:
             value = self.term(arg.value)
             key = arg.keyword.value if arg.keyword is not None else (arg.star or None)
             if key is not None and arg.keyword is not None:
                 self.words[-1].add(key)
             args.append((key, value))
+        self.role = saved
+        self.guard -= guard
         at = self.at(node)
         if reported:
+            ats = tuple(self.at(arg) for arg in node.args)
             self.references.append(
-                Reference(at, self.at(node.func), name or "", "call", self.guard > 0, tuple(args), tuple(self.at(arg) for arg in node.args))
+                Reference(at, self.at(node.func), name or "", "call", self.guard > 0, tuple(args), ats, used=used)
             )
         temp = self.fresh()
         self.emit(t.CallLeaf(at, temp, func, tuple(args), used))
@@ -537,7 +566,7 @@ class _Lowering:
         def arm(value: cst.BaseExpression) -> t.Seq:
             return self.collect(lambda: self.emit(t.Bind(self.at(value), temp, self.term(value))))[0]
 
-        guard = bool(_TESTS_VERSION & _words(node.test))
+        guard = self.guards(node.test)
         self.guard += guard
         self.emit(t.Branch(temp.at, test, arm(node.body), arm(node.orelse)))
         self.guard -= guard
@@ -593,6 +622,14 @@ def _words(node: cst.CSTNode) -> set[str]:
     for child in node.children:
         found |= _words(child)
     return found
+
+
+def _leaves(body: cst.BaseSuite) -> bool:
+    """The block ends in return, raise, continue or break."""
+    last = body.body[-1] if body.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1] if last.body else None
+    return isinstance(last, cst.Return | cst.Raise | cst.Continue | cst.Break)
 
 
 def _captures(node: cst.CSTNode) -> set[str]:

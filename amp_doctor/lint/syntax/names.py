@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import libcst as cst
@@ -26,8 +27,9 @@ _REPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One mention of an API: `how` is call, decorator, name, import or from-import; `guarded` when it stands
-    in an import fallback or a version test."""
+    """One mention of an API: `how` is call, decorator, name, annotation, instance (the class of an isinstance
+    test), import or from-import; `guarded` when it stands in an import fallback or a version test; `used` is
+    False for a call that is a statement of its own."""
 
     at: int
     func_at: int
@@ -37,6 +39,7 @@ class Reference:
     args: tuple[tuple[str | None, Term], ...] = ()
     arg_ats: tuple[int, ...] = ()
     alias: str = ""
+    used: bool = True
 
 
 class ImportTable:
@@ -72,6 +75,14 @@ class ImportTable:
 
     def reported(self, name: str) -> bool:
         return name.startswith(_REPORTED)
+
+
+_VERSION_WORD = re.compile(r"version|hasattr|^parse$|at_least|torch_?(ge|gte|gt|greater|lt|less|newer|older|v?\d)|_(ge|gte|lt)_?\d", re.IGNORECASE)
+
+
+def tests_version(words: set[str]) -> bool:
+    """True when the words of a condition ask what the installed torch can do."""
+    return any(_VERSION_WORD.search(word) for word in words)
 
 
 def dotted(node: cst.CSTNode | None) -> str | None:

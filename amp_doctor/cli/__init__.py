@@ -1,0 +1,85 @@
+"""The command line: the only place that prints, exits and reads sys.argv. A verb is loaded when it is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from amp_doctor import __version__
+from amp_doctor.cli.output import complain, silence_stdout
+from amp_doctor.errors import AmpDoctorError
+
+BUG = 3
+INTERRUPTED = 130
+VERBS = ("lint", "explain", "rules")
+ISSUES = "https://github.com/amp-doctor/amp-doctor/issues"
+
+
+class Verbs(click.Group):
+    """Each verb is the `command` of a module of its name in this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The verbs in the order in which they are helpful."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of a verb; None when there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"amp_doctor.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="amp-doctor", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Finds what is wrong with the way PyTorch mixed precision is used.
+
+    Exit status: 0 nothing to report, 1 findings at or above --fail-on, 2 usage, configuration or unreadable
+    input, 3 a bug of amp-doctor, 130 interrupted.
+    """
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with the status that DESIGN section 6 gives the outcome."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A file name or a line of source that the terminal cannot show must not end the run.
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: list[str] | None) -> int:
+    try:
+        status = cli.main(arguments, prog_name="amp-doctor", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except AmpDoctorError as error:
+        complain(str(error))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        silence_stdout()
+        return 0
+    except Exception:  # noqa: BLE001 - the last net: a bug of ours ends with a report ready to paste
+        return _bug()
+    return status if isinstance(status, int) else 0
+
+
+def _bug() -> int:
+    import platform  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    complain(
+        f"this is a bug of amp-doctor, not of your code. Please report what follows at {ISSUES}\n\n"
+        f"amp-doctor {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+        f"command: {' '.join(sys.argv)}\n\n{traceback.format_exc()}"
+    )
+    return BUG
