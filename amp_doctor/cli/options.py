@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,6 +13,8 @@ from amp_doctor.selection import split_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 def selectors(_: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -49,7 +51,9 @@ def severity(_: click.Context, __: click.Parameter, value: str | None) -> Severi
     return None if value is None else Severity(value)
 
 
-def listed(name: str, words: str, callback: Callable[..., Any] = selectors, metavar: str = "RULES") -> Any:
+def listed(
+    name: str, words: str, callback: Callable[..., Any] = selectors, metavar: str = "RULES"
+) -> Callable[[Command], Command]:
     """An option that may be repeated."""
     return click.option(name, multiple=True, callback=callback, metavar=metavar, help=words)
 
