@@ -88,6 +88,10 @@ LOSSES = frozenset(
 
 LOWER_MODULES = re.compile(r"torch\.nn\.(Linear|Bilinear|LazyLinear|Conv\w*|LazyConv\w*|MultiheadAttention|LSTM|GRU|RNN|LSTMCell|GRUCell|RNNCell)$")
 FLOAT32_MODULES = re.compile(r"torch\.nn\.(LayerNorm|GroupNorm|RMSNorm|Softmax|LogSoftmax|Softmin|Softplus|CosineSimilarity|\w*Loss)$")
+EPS_POSITION = {
+    "LayerNorm": 1, "RMSNorm": 1, "GroupNorm": 2, "BatchNorm1d": 1, "BatchNorm2d": 1, "BatchNorm3d": 1, "SyncBatchNorm": 1,
+    "InstanceNorm1d": 1, "InstanceNorm2d": 1, "InstanceNorm3d": 1, "CosineSimilarity": 1,
+}  # fmt: skip
 BATCHNORM = re.compile(r"torch\.nn\.((Lazy|Sync)?BatchNorm(1d|2d|3d)?|InstanceNorm[123]d)$")
 BATCHNORM_MODELS = re.compile(
     r"(torchvision\.models|timm\.models)\.(\w+\.)*(resnet|resnext|wide_resnet|densenet|mobilenet|efficientnet|mnasnet|shufflenet|googlenet|"

@@ -26,7 +26,7 @@ from amp_doctor.lint.objects import (
     flat,
     text,
 )
-from amp_doctor.lint.trace import Attr, CallLeaf, Name
+from amp_doctor.lint.trace import Attr, CallLeaf, Const, Name
 
 if TYPE_CHECKING:
     from amp_doctor.lint.interpreter import Interpreter
@@ -105,6 +105,8 @@ def call_symbol(m: Interpreter, at: int, func: Symbol, args: Args, state: State)
     """Something unknown is called: a model, a criterion, a helper that is not seen."""
     escape(m, at, func.name, args, state)
     inputs = tensors.tensors_in([value for _, value in args])
+    if any(isinstance(item, Object) and item.role in ("params", "param", "optimizer") for _, value in args for item in flat(value)):
+        return evaluate.fresh(m, f"call@{at}", func.name, state)  # a class or factory that takes parameters
     if apis.HARMLESS.search(func.name) and not apis.LOSSISH.search(func.name):
         return evaluate.fresh(m, f"call@{at}", func.name, state)
     wrapped = state.heap.get((func.key, "%autocast"))
@@ -120,7 +122,7 @@ def call_unknown_module(m: Interpreter, at: int, func: Symbol, args: Args, input
     if m.no_grad(state):
         result = result.tagged("detached")
     m.emit(Forward(at, func, args, result), state)
-    return result
+    return library.forwarded(m, func, result, at, state)
 
 
 def call_in_region(m: Interpreter, at: int, wrapped: Object, work, state: State) -> Value:  # type: ignore[no-untyped-def]
@@ -222,13 +224,22 @@ def seeded(m: Interpreter, cls: Class, receiver: Symbol, state: State) -> Object
         if found is not None and len(m.stack) < 4:
             m.quiet += 1
             try:
-                outcome = call_code(m, cls.definition.at, Code(found[0], found[1], instance), (), state)
+                outcome = call_code(m, cls.definition.at, Code(found[0], found[1], instance), (), state.copy())
             finally:
                 m.quiet -= 1
             if outcome:
                 first = outcome[0][1]
                 for (owner, name), value in first.heap.items():
-                    if owner == receiver.key or (owner, name) not in state.heap:
+                    if owner != receiver.key:
+                        state.heap.setdefault((owner, name), value)
+                    elif isinstance(value, Object) and value.role in ("optimizer", "scaler"):
+                        # It may have been met before as `receiver.name`: one object, one name.
+                        known = replace(value, oid=f"{receiver.key}.{name}")
+                        state.heap.setdefault((owner, name), known)
+                        for (part, fact), content in list(first.heap.items()):
+                            if part == value.oid:
+                                state.heap.setdefault((known.oid, fact), content)
+                    elif not isinstance(value, Symbol | Literal):
                         state.heap.setdefault((owner, name), value)
     return instance
 
@@ -258,16 +269,15 @@ def call_module(m: Interpreter, at: int, module: Object, args: Args, state: Stat
                 outcome = call_code(m, at, Code(found[0], found[1], module), args, state)
                 for value, each in outcome:
                     m.emit(Forward(at, module, args, value), each)
-                return [(_sourced(value, module, m, each), each) for value, each in outcome]
+                return [(library.forwarded(m, module, _sourced(value, module, m, each), at, each), each) for value, each in outcome]
     inputs = tensors.tensors_in([value for _, value in args])
 
     def work() -> Value:
-        precision = library.precision_of(module, state)
-        result = tensors.module_result(module, library.result_api(module), inputs, state, at, module.oid, precision)
+        result = library.module_output(module, inputs, state, at)
         if m.no_grad(state):
             result = result.tagged("detached")
         m.emit(Forward(at, module, args, result), state)
-        return result
+        return library.forwarded(m, module, result, at, state)
 
     if isinstance(wrapped, Object):
         return [(call_in_region(m, at, wrapped, work, state), state)]
@@ -343,7 +353,7 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
         end.modes, end.regions = marks, regions
         if not keeps:
             end.leave_frame(frame)
-        outcome.append((value, end))
+        outcome.append((library.compiled(code, value, end), end))
     return _settled(m, outcome)
 
 
@@ -399,6 +409,8 @@ def bind_parameters(m: Interpreter, function, receiver: Value | None, args: Args
 def parameter(m: Interpreter, param, frame: int, state: State) -> Value:  # type: ignore[no-untyped-def]
     """An argument nobody gave: a symbol, or what its annotation says."""
     symbol = Symbol(f"{param.name}~{frame}", param.name)
+    if isinstance(param.default, Const) and isinstance(param.default.value, int | float) and not isinstance(param.default.value, bool):
+        return Symbol(f"{symbol.key}#number", param.name)
     if param.annotation is None:
         return symbol
     note = evaluate.lookup_in(m, param.annotation, m.parents.get(frame, m.module.frame), state, None)
@@ -409,6 +421,8 @@ def parameter(m: Interpreter, param, frame: int, state: State) -> Value:  # type
             return Object("optimizer", symbol.key, api=note.name, origin="annotated")
         if note.name in ("torch.Tensor", "torch.FloatTensor"):
             return Tensor(None, False, at=0)
+        if note.name in ("torch.nn.Module", "torch.nn.Sequential", "torch.nn.parallel.DistributedDataParallel"):
+            m.facts.setdefault("modules", set()).add(symbol.key)
         if note.name in ("torch.device",):
             return Object("device", symbol.key, api="torch.device", origin="annotated")
     return symbol

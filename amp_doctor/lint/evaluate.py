@@ -664,8 +664,8 @@ def gather(m: Interpreter, node: Gather, state: State) -> list[State]:
 
 def _collected(kind: str, values: list[Value], exact: bool) -> Value:
     if kind == "dict":
-        pairs = tuple((part.items[0], part.items[1]) for part in values if isinstance(part, Items) and len(part.items) == 2)
-        return Table(pairs, exact)
+        pairs = dict((part.items[0], part.items[1]) for part in values if isinstance(part, Items) and len(part.items) == 2)
+        return Table(tuple(pairs.items()), exact)
     if not exact and len(values) == 1 and isinstance(values[0], Object) and values[0].role in ("optimizer", "scaler", "module", "instance"):
         # Of several made in a comprehension two stand for all, so that an order between them can be seen.
         first = values[0]
@@ -702,8 +702,8 @@ def define_class(m: Interpreter, definition: ClassDef, state: State) -> list[Sta
 
 def decorate(m: Interpreter, decorator: Value, value: Value, state: State) -> Value:
     """What a decorator makes of a function, as far as it matters: it stays the function."""
-    if isinstance(value, Code) and isinstance(decorator, Api) and decorator.name == "contextlib.contextmanager":
-        return value
+    if isinstance(value, Code) and decorator == Api("torch.compile"):
+        state.heap[(text(value), "%compiled")] = TRUE
     return value
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint import evaluate
 from amp_doctor.lint.assume import assume, decide
-from amp_doctor.lint.events import Choose, Enter, Event, Forward, Leave
+from amp_doctor.lint.events import Choose, Construct, Enter, Event, Forward, Leave
 from amp_doctor.lint.fold import fold
-from amp_doctor.lint.objects import HALF, NONE, Code, Items, Object, Symbol, Table, Value, text
+from amp_doctor.lint.objects import BF16, HALF, NONE, Code, Items, Literal, Object, Symbol, Table, Value, text
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.tensors import active_region
 from amp_doctor.lint.trace import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 MAX_STATES = 48
 MAX_DEPTH = 5
+MAX_TRAINERS = 4
 BUDGET = 60_000
 """Leaves interpreted per file; past it the rest of the file is left unread (and counted as silence)."""
 
@@ -76,6 +77,7 @@ class Interpreter:
     guards: list[tuple[int, Term, int]] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
+    trainers: list[tuple[Object, State]] = field(default_factory=list)
     spent: int = 0
     silences: int = 0
     quiet: int = 0
@@ -95,6 +97,15 @@ class Interpreter:
                 self.facts["presumed"] = replace(region, presumed=True)
         self.log.append(event)
         self.report(self, event, state)
+        if isinstance(event, Construct) and event.object.role == "instance" and len(self.trainers) < MAX_TRAINERS:
+            self.remember(event.object, state)
+
+    def remember(self, instance: Object, state: State) -> None:
+        """A trainer that was given a half-precision model: its methods are read with this very object, too."""
+        low = any(name == "%dtype" and isinstance(value, Literal) and value.value in (HALF, BF16) for (_, name), value in state.heap.items())
+        owns = any(owner == instance.oid and isinstance(value, Object) and value.role == "optimizer" for (owner, _), value in state.heap.items())
+        if low and owns and all(known.oid != instance.oid for known, _ in self.trainers):
+            self.trainers.append((instance, state.copy()))
 
     # --- frames ----------------------------------------------------------------------------------
 
@@ -227,6 +238,10 @@ class Interpreter:
         if isinstance(context, Object) and context.role == "autocast":
             region = self.region(context, at)
             self.emit(Enter(at, region), state)
+            if not state.regions:
+                # The outermost region starts with an empty cache of cast weights.
+                for key in [key for key in state.heap if key[0] == "%cached"]:
+                    del state.heap[key]
             enabled = decide(region.enabled, state.known)
             if enabled is None:
                 # What goes wrong while autocast is on is what matters.

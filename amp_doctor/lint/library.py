@@ -137,7 +137,7 @@ def make_module(m: Interpreter, at: int, api: str, args: Args, state: State) -> 
     children = tuple(value for value in positional(args) if isinstance(value, Object | Items | Symbol | Table))
     facts: list[tuple[str, Value]] = [("children", Items("tuple", tuple(flatten_children(children))))]
     for key in ("eps", "bias"):
-        value = argument(args, None, key)
+        value = argument(args, apis.EPS_POSITION.get(api.rpartition(".")[2]) if key == "eps" else None, key)
         if value is not None:
             facts.append((key, value))
     module = Object("module", f"{apis.short(api)}@{at}.{m.here}" + (f"#{m.calls[-1]}" if m.calls else ""), api=api, at=at, facts=tuple(sorted(facts, key=lambda p: p[0])))
@@ -148,6 +148,39 @@ def make_module(m: Interpreter, at: int, api: str, args: Args, state: State) -> 
         set_precision(module, dtype, at, state)
     m.emit(Construct(at, module, args), state)
     return module
+
+
+def module_output(module: Object, inputs: list[Tensor], state: State, at: int) -> Tensor:
+    """What calling a library module returns; a Sequential hands it from child to child."""
+    precision = precision_of(module, state)
+    children = module.fact("children")
+    if module.api != "torch.nn.Sequential" or not isinstance(children, Items) or not children.exact or not children.items:
+        return tensors.module_result(module, result_api(module), inputs, state, at, module.oid, precision)
+    flowing = inputs
+    for child in children.items:
+        if isinstance(child, Object) and child.role == "module":
+            part = module_output(child, flowing, state, at)
+            if precision and part.dtype != precision and tensors.region_dtype(state) is None:
+                part = replace(part, dtype=None, sure=False)
+        else:
+            part = tensors.module_result(child, "", flowing, state, at, text(child), precision)
+        flowing = [part]
+    return replace(flowing[0], sources=flowing[0].sources | {module.oid})
+
+
+def forwarded(m: Interpreter, module: Object | Symbol, result: Value, at: int, state: State) -> Value:
+    """After a call of a module: whether the region's cast weights, made now, have a graph; and who compiled it."""
+    region = tensors.active_region(state)
+    if region is not None and region.cache is not False:
+        state.heap.setdefault(("%cached", text(module)), Literal(("no_grad" if m.no_grad(state) else "grad", at)))
+    return compiled(module, result, state)
+
+
+def compiled(callee: Value, result: Value, state: State) -> Value:
+    """What a compiled model or function made under autocast: its backward is compiled for that state."""
+    if isinstance(result, Tensor) and (text(callee), "%compiled") in state.heap and tensors.active_region(state) is not None:
+        return result.tagged("compiled")
+    return result
 
 
 def flatten_children(children: tuple[Value, ...]) -> list[Value]:
@@ -269,6 +302,8 @@ def as_optimizer(m: Interpreter, value: Value | None) -> Object | None:
         return value if value.role == "optimizer" else None
     if isinstance(value, Symbol):
         return Object("optimizer", value.key, origin="used")
+    if isinstance(value, Tensor | Test):
+        return Object("optimizer", f"{text(value)}:optimizer", origin="used")
     return None
 
 
@@ -413,6 +448,8 @@ def mutate(m: Interpreter, receiver: Items | Table, name: str, args: Args, state
     first = argument(args, 0, "")
     if isinstance(receiver, Items) and name in ("append", "add", "insert") and first is not None:
         value = positional(args)[-1]
+        if isinstance(value, Tensor):
+            value = value.tagged("stored")
         if m.loops or len(receiver.items) > 12:
             new = Items(receiver.kind, receiver.items if value in receiver.items else (*receiver.items, value)[:12], False)
         else:
@@ -514,7 +551,9 @@ def call_api(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         first = argument(args, 0, "module") or argument(args, None, "model")
         m.emit(OpCall(at, api, None, args, first or NONE, used), state)
         if first is None:
-            return [(Api("wrapper"), state)]
+            return [(Api(api), state)]
+        if api == "torch.compile":
+            state.heap[(text(first), "%compiled")] = TRUE
         return [(first, state)]
     if api in apis.CLIPS:
         limit = argument(args, 1, "max_norm") or argument(args, None, "clip_value")
@@ -589,6 +628,8 @@ def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Out
         return [(plain[1], state)]
     if name == "map" and len(plain) > 1:
         return [(opaque(m, at, tuple((None, value) for value in plain[1:]), state), state)]
+    if name == "id":
+        return [(Symbol(f"id({text(first)})"), state)]
     if name == "bool" and first is not None:
         return [(first if not isinstance(first, Tensor) else evaluate.fresh(m, f"call@{at}", "", state), state)]
     if name in ("float", "int", "len", "str", "repr", "round"):
@@ -624,7 +665,7 @@ def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Out
     if name == "setattr" and len(plain) > 2 and isinstance(plain[1], Literal):
         state.heap[(text(plain[0]), str(plain[1].value))] = plain[2]
         return [(NONE, state)]
-    if name in ("print", "str", "repr", "open", "vars", "id", "type", "range", "any", "all"):
+    if name in ("print", "str", "repr", "open", "vars", "type", "range", "any", "all"):
         for value in plain:
             if isinstance(value, Object) and value.role == "gradient":
                 evaluate.read_gradient(m, value, "read", at, state)

@@ -127,9 +127,9 @@ class Moment(Generic[E]):
         return Edit(last, last, f"{newline if at_end else ''}{indent}{line}{newline}")
 
     def delete_line(self, at: int) -> Edit | None:
-        """Delete the whole statement of a node; not when a comment would go with it."""
+        """Delete the whole statement of a node, with the comment on its line."""
         places = self.module.places
-        if not self._here(at) or not places.alone(at) or places.comment_after(at):
+        if not self._here(at) or not places.alone(at):
             return None
         first, last, indent = places.line_span(at)
         return Edit(first, last, "") if not indent.strip() else None

@@ -121,6 +121,8 @@ def grad_read_before_unscale(at: Moment[GradRead]) -> Iterator[Draft]:
     owners = scaled_owners(at)
     if at.event.how not in ("read", "write") or not owners:
         return
+    if "scale" in at.text(at.home(at.event.at).places.statement(at.event.at)):
+        return  # divided by the scale on the spot
     yield at.finding(
         "gradients are read or changed while still multiplied by the loss scale; call unscale_ on the optimizer first",
         at=blame(at),
@@ -208,7 +210,7 @@ def _scale_loss(at: Moment[Step], backward_at: int) -> Fix | None:
     sites = list(calls(function.body))
     site = next((site for site in sites if site.leaf.at == backward_at), None)
     scalers = {name for name, _ in stepped_names(function)} or {site.receiver for site in sites if site.method == "update"}
-    if site is None or not site.receiver or site.receiver.startswith("%") or len(scalers) != 1 or any(each.method == "scale" for each in sites):
+    if site is None or not site.receiver or site.receiver.startswith("%") or len(scalers) != 1:
         return None
     arguments = at.text(backward_at).partition(".backward(")[2]
     edit = at.replace(backward_at, f"{next(iter(scalers))}.scale({site.receiver}).backward({arguments}")

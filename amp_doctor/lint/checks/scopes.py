@@ -123,7 +123,7 @@ class _Reader(ast.NodeVisitor):
             local = alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
             self.scope.imports.setdefault(local, []).append(Imported(node, alias))
 
-    visit_ImportFrom = visit_Import
+    visit_ImportFrom = visit_Import  # noqa: N815 - the names ast wants
 
     def visit_Assign(self, node: ast.Assign) -> None:
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets):
@@ -133,7 +133,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
         self.scope.outer.update(node.names)
 
-    visit_Nonlocal = visit_Global
+    visit_Nonlocal = visit_Global  # noqa: N815 - the names ast wants
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         self.bind(node.name)
@@ -143,7 +143,7 @@ class _Reader(ast.NodeVisitor):
         self.bind(node.name)
         self.generic_visit(node)
 
-    visit_MatchStar = visit_MatchAs
+    visit_MatchStar = visit_MatchAs  # noqa: N815 - the names ast wants
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class _Reader(ast.NodeVisitor):
         self.outside(*(one.annotation for one in every))
         self.inside("function", node, *every, *node.body)
 
-    visit_AsyncFunctionDef = visit_FunctionDef
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the names ast wants
 
     def visit_arg(self, node: ast.arg) -> None:
         self.bind(node.arg)
@@ -189,8 +189,7 @@ class _Reader(ast.NodeVisitor):
     def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
         self.inside("function", node, *node.generators, node.elt)
 
-    visit_SetComp = visit_GeneratorExp = visit_ListComp
+    visit_SetComp = visit_GeneratorExp = visit_ListComp  # noqa: N815 - the names ast wants
 
     def visit_DictComp(self, node: ast.DictComp) -> None:
         self.inside("function", node, *node.generators, node.key, node.value)
-
