@@ -36,7 +36,6 @@ def interpret(m: Interpreter) -> None:
             for root in roots[:2]:
                 _class(m, definition, root.copy())
         _trainers(m)
-        _trainers(m)
         _forwards(m, roots[0])
     except OutOfBudget:
         m.silences += 1
@@ -171,19 +170,6 @@ def _held(state: State) -> Protocol:
             if isinstance(item, Object) and item.role == "optimizer":
                 protocol = protocol.put(item.oid, Optimizer())
     return protocol
-
-
-def _trainers(m: Interpreter) -> None:
-    """The methods of objects that were built with known arguments, which the class alone does not tell."""
-    for instance, built in m.trainers:
-        cls = instance.cls
-        while cls is not None and cls.frame == m.module.frame:
-            for name, function in cls.definition.methods.items():
-                if name != "__init__" and not _static(function) and function.words & {"step", "unscale_"}:
-                    state = built.copy()
-                    state.regions, state.modes, state.protocol = (), (), Protocol()
-                    _run_function(m, function, state, instance)
-            cls = next((base for base in evaluate.bases_of(m, cls, built) if isinstance(base, Class)), None)
 
 
 def _trainers(m: Interpreter) -> None:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 MAX_STATES = 48
 MAX_DEPTH = 5
 MAX_TRAINERS = 4
-MAX_TRAINERS = 4
 BUDGET = 60_000
 """Leaves interpreted per file; past it the rest of the file is left unread (and counted as silence)."""
 
