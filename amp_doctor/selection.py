@@ -59,6 +59,22 @@ def stands_for(selector: str, code: str, name: str) -> bool:
     return _strength((selector,), code, name) > 0
 
 
+def covers(pattern: str, root: str, file: str) -> bool:
+    """True when a glob of per-file-ignores means `file`: by its name, or by its path below `root`."""
+    if pattern.startswith("!"):
+        return not covers(pattern[1:], root, file)
+    from fnmatch import fnmatchcase  # noqa: PLC0415 - few configurations have any
+
+    wanted = pattern.removeprefix("./")
+    if wanted.endswith("/"):
+        wanted += "*"
+    path, top = file.replace("\\", "/"), root.replace("\\", "/").rstrip("/") + "/"
+    # For fnmatch a star crosses slashes, so `**/` only has to be allowed to stand for nothing.
+    spellings = {wanted, wanted.replace("**/", "")}
+    texts = (path.rpartition("/")[2], path.removeprefix(top))
+    return any(fnmatchcase(text, glob) for text in texts for glob in spellings)
+
+
 def checked_selector(text: str, codes: Mapping[str, str]) -> str:
     """`text` as a selector in its usual spelling; SelectorError with a suggestion when no rule has it."""
     selector = text.strip()
@@ -73,11 +89,6 @@ def checked_selector(text: str, codes: Mapping[str, str]) -> str:
     close = get_close_matches(selector, known, n=1) or get_close_matches(upper, known, n=1)
     hint = f"did you mean {close[0]}?" if close else "`amp-doctor rules` lists them"
     raise SelectorError(f"no rule is called {selector!r}; {hint}")
-
-
-def split_selectors(text: str) -> tuple[str, ...]:
-    """`"AMP2, AMP301"` -> its parts."""
-    return tuple(part for part in re.split(r"[,\s]+", text) if part)
 
 
 def _strength(selectors: tuple[str, ...], code: str, name: str) -> int:

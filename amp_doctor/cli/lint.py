@@ -1,12 +1,13 @@
 """`amp-doctor lint`: options -> a run, its report and the exit status."""
 
+# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH118, PTH120
+
 from __future__ import annotations
 
 import io
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +15,7 @@ import click
 from amp_doctor import config
 from amp_doctor.cli import options as read
 from amp_doctor.cli.output import COLOR, Progress, colored, complain, width, write, write_file
-from amp_doctor.cli.render import rendered, settings_text
-from amp_doctor.errors import ConfigError
-from amp_doctor.finding import Severity
-from amp_doctor.lint.present import present
+from amp_doctor.cli.render import rendered
 from amp_doctor.lint.run import Outcome, Plan, lint_paths, lint_text
 
 if TYPE_CHECKING:
@@ -37,16 +35,16 @@ STDIN = "-"
 @read.listed("--extend-exclude", "Skip these paths as well.", read.patterns, "PATTERNS")
 @click.option("--force-exclude", is_flag=True, default=None, help="Skip excluded paths even when they are named.")
 @click.option("--torch-version", callback=read.version, metavar="X.Y", help="The torch version the code is for.")
-@click.option("--fail-on", type=click.Choice(list(Severity)), callback=read.severity, help="Least severity for exit 1.")
+@click.option("--fail-on", type=click.Choice(config.SEVERITIES), help="Least severity for exit 1.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 whatever is found.")
 @click.option("--fix", is_flag=True, help="Apply safe fixes.")
 @click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: fixes that change numerics as well.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change and write nothing; exit 1 if anything.")
 @click.option("--output-format", type=click.Choice(config.FORMATS), help="How to report.")
-@click.option("--output-file", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Report to a file.")
+@click.option("--output-file", "-o", type=click.Path(dir_okay=False), help="Report to a file.")
 @click.option("--statistics", is_flag=True, help="Count findings per rule instead of listing them.")
 @click.option("--stdin-filename", metavar="PATH", help="What the text on stdin is called, when PATHS is -.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Read settings from this TOML file.")
+@click.option("--config", "config_file", type=click.Path(), help="Read settings from this TOML file.")
 @click.option("--isolated", is_flag=True, help="Read no configuration file.")
 @click.option("--no-cache", is_flag=True, help="Neither read nor write the cache.")
 @click.option("--cache-dir", metavar="DIR", help="Where to keep the cache.")
@@ -66,10 +64,12 @@ def command(**options: Any) -> int:
     home = _home(options["stdin_filename"] or "." if paths == [STDIN] else paths[0])
     settings = configuration.settings_for(home)
     if options["show_settings"]:
+        from amp_doctor.cli.render import settings_text  # noqa: PLC0415
+
         write(settings_text(settings))
         return 0
     progress = Progress(wanted=not options["quiet"])
-    plan = Plan(configuration, jobs=settings.jobs, progress=progress)
+    plan = Plan(configuration, jobs=settings.get("jobs"), progress=progress)
     try:
         if paths == [STDIN]:
             outcome, plan = lint_text(sys.stdin.buffer.read(), options["stdin_filename"], plan)
@@ -96,32 +96,33 @@ def _check(paths: list[str], options: dict[str, Any]) -> None:
 
 
 def _configuration(options: dict[str, Any]) -> Configuration:
-    said = config.Said(**{key: options[key] for key in config.KEYS})
-    file: Path | None = options["config_file"]
-    if file is not None and not file.is_file():
-        raise ConfigError(f"{file}: no such configuration file")
-    return config.Configuration(said, file.absolute() if file else None, options["isolated"])
+    said = config.Said()
+    said.update({key: options[key] for key in config.KEYS if options[key] is not None})  # type: ignore[typeddict-item]
+    file: str | None = options["config_file"]
+    return config.Configuration(said, os.path.abspath(file) if file else None, options["isolated"])
 
 
-def _home(path: str) -> Path:
+def _home(path: str) -> str:
     """The directory whose settings decide about the run as a whole."""
-    place = Path(os.path.abspath(path))  # noqa: PTH100 - links are not to be followed
-    return place if place.is_dir() else place.parent
+    place = os.path.abspath(path)
+    return place if os.path.isdir(place) else os.path.dirname(place)
 
 
-def _cache_dir(settings: Settings, home: Path) -> Path:
+def _cache_dir(settings: Settings, home: str) -> str:
     """Where the cache lies: beside the configuration, else at the top of the project, else here."""
     from amp_doctor.lint.cache import NAME  # noqa: PLC0415
 
     if settings.cache_dir is not None:
-        return Path(settings.cache_dir).absolute()
+        return settings.cache_dir
     if settings.file is not None:
-        return settings.root / NAME
-    here = Path.cwd()
-    start = home if home.is_relative_to(here) else here
-    marks = (".git", "pyproject.toml", "setup.py")
-    tops = (folder for folder in (start, *start.parents) if any((folder / mark).exists() for mark in marks))
-    return next(tops, here) / NAME
+        return os.path.join(settings.root, NAME)
+    here = os.getcwd()
+    top = home if home.startswith(here) else here
+    while not any(os.path.exists(os.path.join(top, mark)) for mark in (".git", "pyproject.toml", "setup.py")):
+        if os.path.dirname(top) == top:
+            return os.path.join(here, NAME)
+        top = os.path.dirname(top)
+    return os.path.join(top, NAME)
 
 
 def _finish(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str, Any]) -> int:
@@ -142,8 +143,9 @@ def _finish(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str,
         _tell_more(outcome, plan, settings)
     if report.errors:
         return 2
-    worst = max((finding.severity.rank for finding in shown), default=-1)
-    return int(worst >= settings.fail_on.rank and not options["exit_zero"])
+    order = config.SEVERITIES
+    failing = order[: order.index(settings.get("fail_on", "warning")) + 1]
+    return int(any(finding.severity in failing for finding in shown) and not options["exit_zero"])
 
 
 def _diff(outcome: Outcome, plan: Plan, options: dict[str, Any]) -> int:
@@ -159,9 +161,13 @@ def _diff(outcome: Outcome, plan: Plan, options: dict[str, Any]) -> int:
 
 
 def _report(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str, Any]) -> None:
-    style = "statistics" if options["statistics"] else settings.output_format
-    report, sources = present(outcome.report, style in ("text", "json", "sarif"), plan.texts)
-    output: Path | None = options["output_file"]
+    style = "statistics" if options["statistics"] else settings.get("output_format", "text")
+    report, sources = outcome.report, dict[str, str]()
+    if report.findings:
+        from amp_doctor.lint.present import present  # noqa: PLC0415
+
+        report, sources = present(report, style in ("text", "json", "sarif"), plan.texts)
+    output: str | None = options["output_file"]
     stream = sys.stdout
     if plan.texts is not None and options["fix"]:
         # The fixed text takes stdout, as in other linters, so the report goes to stderr.

@@ -8,8 +8,6 @@ import click
 
 from amp_doctor import config
 from amp_doctor.errors import SelectorError
-from amp_doctor.finding import Severity
-from amp_doctor.selection import split_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,11 +44,6 @@ def version(_: click.Context, parameter: click.Parameter, value: str | None) -> 
         raise click.BadParameter(str(error), param=parameter) from error
 
 
-def severity(_: click.Context, __: click.Parameter, value: str | None) -> Severity | None:
-    """The severity of this name."""
-    return None if value is None else Severity(value)
-
-
 def listed(
     name: str, words: str, callback: Callable[..., Any] = selectors, metavar: str = "RULES"
 ) -> Callable[[Command], Command]:
@@ -60,6 +53,6 @@ def listed(
 
 def _checked(text: str, parameter: click.Parameter) -> tuple[str, ...]:
     try:
-        return config.checked_codes(split_selectors(text))
+        return config.checked_codes(tuple(text.replace(",", " ").split()))
     except SelectorError as error:
         raise click.BadParameter(str(error), param=parameter) from error

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COLOR = click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 
@@ -28,10 +25,11 @@ def write(text: str, stream: TextIO | None = None) -> None:
         silence_stdout()
 
 
-def write_file(file: Path, text: str) -> None:
+def write_file(file: str, text: str) -> None:
     """Write `text` to `file`; what goes wrong is told as a mistake in the command."""
     try:
-        file.write_text(text, "utf-8", errors="backslashreplace")
+        with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:  # noqa: PTH123
+            stream.write(text)
     except OSError as error:
         raise click.UsageError(f"--output-file {file}: {error.strerror or error}") from error
 

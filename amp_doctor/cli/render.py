@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
-
-from amp_doctor import catalog
 
 if TYPE_CHECKING:
     from amp_doctor.config import Settings
@@ -23,6 +20,7 @@ def rendered(
 
             return to_json(report, sources)
         case "sarif":
+            from amp_doctor import catalog  # noqa: PLC0415
             from amp_doctor.report.to_sarif import to_sarif  # noqa: PLC0415
 
             return to_sarif(report, sources, {code: catalog.page(code) for code in codes})
@@ -38,30 +36,42 @@ def rendered(
             from amp_doctor.report.statistics import to_statistics  # noqa: PLC0415
 
             return to_statistics(report)
+        case "text" if not (report.findings or report.errors or report.fixed or verbose):
+            # What most runs end with; the whole report would take as long to load as the run.
+            from amp_doctor.report.summary import sentence  # noqa: PLC0415
+            from amp_doctor.report.text import rendered as styled  # noqa: PLC0415
+
+            return styled([[(sentence(report), "good")]], columns, color)
         case _:
             from amp_doctor.report.to_text import to_text  # noqa: PLC0415
 
-            summaries = {code: catalog.page(code).summary for code in codes}
+            summaries: dict[str, str] = {}
+            if codes:
+                from amp_doctor import catalog  # noqa: PLC0415
+
+                summaries = {code: catalog.page(code).summary for code in codes}
             return to_text(report, sources, summaries, width=columns, color=color, verbose=verbose)
 
 
 def settings_text(settings: Settings) -> str:
     """What holds, key by key; readable as TOML."""
+    import json  # noqa: PLC0415
+
     version = ".".join(map(str, settings.torch_version)) if settings.torch_version else None
-    lines = [
-        ("root", settings.root.as_posix()),
-        ("config", settings.file and settings.file.as_posix()),
-        ("rules", sorted(settings.enabled)),
-        ("per-file-ignores", [f"{glob}:{','.join(sorted(codes))}" for glob, codes in settings.per_file_ignores]),
-        ("default-excludes", settings.default_excludes),
-        ("excludes", [f"{base.as_posix()}: {glob}" for base, globs in settings.excludes for glob in globs]),
-        ("force-exclude", settings.force_exclude),
-        ("fail-on", settings.fail_on.value),
-        ("torch-version", version),
-        ("output-format", settings.output_format),
-        ("jobs", settings.jobs),
-        ("cache-dir", settings.cache_dir),
-    ]
+    lines = {
+        "root": settings.root,
+        "config": settings.file,
+        "rules": sorted(settings.enabled_for(settings.root)),
+        "per-file-ignores": [f"{glob}:{','.join(rules)}" for glob, rules in settings.get("per_file_ignores", ())],
+        "default-excludes": settings.default_excludes,
+        "excludes": [f"{base}: {glob}" for base, globs in settings.excludes for glob in globs],
+        "force-exclude": settings.force_exclude,
+        "fail-on": settings.get("fail_on", "warning"),
+        "torch-version": version,
+        "output-format": settings.get("output_format", "text"),
+        "jobs": settings.get("jobs"),
+        "cache-dir": settings.cache_dir,
+    }
     return "".join(
-        f"{key} = {json.dumps(value)}\n" if value is not None else f"# {key}: not set\n" for key, value in lines
+        f"# {key}: not set\n" if value is None else f"{key} = {json.dumps(value)}\n" for key, value in lines.items()
     )

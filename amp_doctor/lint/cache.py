@@ -4,7 +4,7 @@ JSON and not pickle: a cache that came with a repository must not be able to run
 """
 
 # Thousands of files are asked about, and Path objects would double the time of a run that finds all in the cache.
-# ruff: noqa: PTH100, PTH116, PTH118, PTH120
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH112, PTH116, PTH117, PTH118, PTH119, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor import __version__, catalog
+from amp_doctor import __version__
 from amp_doctor.errors import ReadError
-from amp_doctor.lint.plain import from_plain, to_plain
+from amp_doctor.lint.files import display, read_bytes
 from amp_doctor.lint.result import FileReport
-from amp_doctor.lint.source import display, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from amp_doctor.lint.discover import Target
 
@@ -38,15 +36,23 @@ Entry = list[Any]
 class Cache:
     """The reports of earlier runs by file; `save` writes what has changed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: str) -> None:
         self.hits = 0
         self.directory = directory
-        self._file = directory / FILE
-        self._root = str(directory.parent) + os.sep
+        self._file = os.path.join(directory, FILE)
+        self._root = os.path.dirname(directory).rstrip(os.sep) + os.sep
         self._stamp = _stamp()
         self._stats: dict[str, tuple[int, int] | None] = {}
         self._visited: set[str] = set()
         self._entries, self._changed = self._load()
+
+    def keys(self, targets: Iterable[Target], roots: Iterable[str]) -> dict[tuple[int, ...] | None, str]:
+        """What reports depend on besides files, for each torch version: it, and which modules an import may find."""
+        listed = list(targets)
+        text = "\n".join([*roots, "", *(target.file for target in listed)])
+        digest = _digest(text.encode(errors="surrogateescape"))
+        versions = {target.settings.torch_version for target in listed}
+        return {version: f"{version} {digest}" for version in versions}
 
     def get(self, target: Target, key: str, parse: bool) -> FileReport | None:
         """The report on `target` if nothing that it rests on has changed; `parse` if its syntax must be known."""
@@ -72,6 +78,8 @@ class Cache:
             entry[0], self._changed = target.mtime_ns, True
         if not all(self._unchanged(dependency) for dependency in entry[5]):
             return None
+        from amp_doctor.lint.plain import from_plain  # noqa: PLC0415 - files without findings need no Finding
+
         return from_plain(target.path, entry[6], lambda name: display(self._path(name)))
 
     def _unchanged(self, dependency: list[Any]) -> bool:
@@ -99,6 +107,8 @@ class Cache:
         name = self._name(target.file)
         entry: Entry = [target.mtime_ns, target.size, int(parsed)]
         if raw is not None or report.findings:
+            from amp_doctor.lint.plain import to_plain  # noqa: PLC0415
+
             watched = []
             for path in report.dependencies:
                 file = os.path.abspath(path)
@@ -126,49 +136,47 @@ class Cache:
             if name in self._visited or os.path.lexists(self._path(name))
         }
         document = {"stamp": self._stamp, "content": _content(), "entries": kept}
-        temporary = self._file.with_name(f"{FILE}.{os.getpid()}")
+        temporary = f"{self._file}.{os.getpid()}"
         with suppress(OSError, UnicodeError):
-            directory = self._file.parent
-            if not directory.is_dir():
-                directory.mkdir(parents=True)
-                (directory / ".gitignore").write_text("*\n")
-                (directory / "CACHEDIR.TAG").write_text(_TAG)
+            if not os.path.isdir(self.directory):
+                os.makedirs(self.directory)
+                _write(os.path.join(self.directory, ".gitignore"), "*\n")
+                _write(os.path.join(self.directory, "CACHEDIR.TAG"), _TAG)
             try:
-                temporary.write_text(json.dumps(document, separators=(",", ":")), "utf-8")
-                temporary.replace(self._file)
-            except OSError:
-                temporary.unlink(missing_ok=True)
+                _write(temporary, json.dumps(document, separators=(",", ":")))
+                os.replace(temporary, self._file)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
 
     def _load(self) -> tuple[dict[str, Entry], bool]:
         try:
-            document = json.loads(self._file.read_bytes())
+            document = json.loads(read_bytes(self._file))
             entries = document["entries"]
             if not isinstance(entries, dict) or (
                 document["stamp"] != self._stamp and document["content"] != _content()
             ):
                 return {}, False
             return entries, document["stamp"] != self._stamp
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (ReadError, ValueError, LookupError, TypeError, RecursionError):
             return {}, False
 
     def _name(self, file: str) -> str:
         return file[len(self._root) :] if file.startswith(self._root) else file
 
     def _path(self, name: str) -> str:
-        return name if os.path.isabs(name) else self._root + name  # noqa: PTH117
+        return name if os.path.isabs(name) else self._root + name
 
 
-def key_of(torch_version: tuple[int, ...] | None, roots: Iterable[Path], targets: Iterable[Target]) -> str:
-    """What a report depends on besides files: the version, and which modules an import may find."""
-    from hashlib import blake2b  # noqa: PLC0415
-
-    listed = "\n".join([*map(str, roots), "", *(target.file for target in targets)])
-    digest = blake2b(listed.encode(errors="surrogateescape"), digest_size=8).hexdigest()
-    return f"{torch_version} {digest}"
+def _write(file: str, text: str) -> None:
+    with open(file, "w", encoding="utf-8") as stream:
+        stream.write(text)
 
 
 def _own_files() -> list[str]:
-    folders = [os.path.dirname(os.path.dirname(__file__)), str(catalog.folder())]
+    package = os.path.dirname(os.path.dirname(__file__))
+    # In a checkout the pages lie beside the package, in an installation inside.
+    folders = [package, os.path.join(os.path.dirname(package), "rules")]
     found = []
     for folder in folders:
         for directory, _, names in os.walk(folder):
@@ -193,7 +201,7 @@ def _content() -> str:
 
     digest = blake2b(f"{__version__} {sys.version}".encode(), digest_size=16)
     for file in _own_files():
-        digest.update(os.path.basename(file).encode() + b"\0" + read_bytes(file))  # noqa: PTH119
+        digest.update(os.path.basename(file).encode() + b"\0" + read_bytes(file))
     return digest.hexdigest()
 
 

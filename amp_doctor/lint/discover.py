@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amp_doctor.config import has_table
-from amp_doctor.lint.ignores import DEFAULT_EXCLUDES, Patterns, excludes, forced_out, gitignore, ignored, inherited
+from amp_doctor.lint.files import display, why_unreadable
 from amp_doctor.lint.result import InputError
-from amp_doctor.lint.source import SUFFIXES, display, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,21 +48,6 @@ class Found:
         self.errors.append(InputError(path, message))
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """What holds in the directory that is being listed."""
-
-    settings: Settings
-    gitignores: tuple[Patterns, ...]
-    excluded: tuple[Patterns, ...]
-
-    def skips(self, path: str, directory: bool) -> bool:
-        """True when a pattern leaves `path` out."""
-        return (bool(self.excluded) and ignored(self.excluded, path, directory)) or (
-            bool(self.gitignores) and ignored(self.gitignores, path, directory)
-        )
-
-
 def discover(paths: Iterable[str], configuration: Configuration) -> tuple[list[Target], list[InputError]]:
     """The files under `paths`, sorted; a path that is itself a file is taken as Python whatever its name."""
     found = Found(configuration)
@@ -79,7 +61,7 @@ def discover(paths: Iterable[str], configuration: Configuration) -> tuple[list[T
             seen.add(real)
             found.targets.setdefault(file, target)
     targets = sorted(found.targets.values(), key=lambda target: target.path)
-    return targets, sorted(set(found.errors))
+    return targets, sorted(set(found.errors), key=lambda error: (error.path, error.message))
 
 
 def _argument(argument: str, found: Found) -> None:
@@ -92,66 +74,15 @@ def _argument(argument: str, found: Found) -> None:
         found.failed(path, reason)
         return
     directory = os.path.isdir(file)
-    settings = found.configuration.settings_for(Path(file if directory else os.path.dirname(file)))
-    if settings.force_exclude and forced_out(file, settings):
-        return
+    settings = found.configuration.settings_for(file if directory else os.path.dirname(file))
+    if settings.force_exclude:
+        from amp_doctor.lint.ignores import forced_out  # noqa: PLC0415 - a run on one file needs no patterns
+
+        if forced_out(file, settings):
+            return
     if directory:
-        walk = Walk(settings, inherited(file), excludes(settings))
-        _walk(file, "" if path == "." else path + "/", walk, found)
+        from amp_doctor.lint.walk import walk  # noqa: PLC0415
+
+        walk(file, "" if path == "." else path + "/", settings, found)
     else:
         found.add(file, path, settings, stat)
-
-
-def _walk(directory: str, prefix: str, walk: Walk, found: Found) -> None:
-    """Add what lies in `directory`; links to directories are not followed, so there are no loops."""
-    try:
-        with os.scandir(directory) as entries:
-            listed = list(entries)
-    except OSError as error:
-        found.failed(prefix.rstrip("/") or ".", why_unreadable(directory, error))
-        return
-    names = {entry.name for entry in listed}
-    walk = _entered(directory, names, walk, found)
-    defaults = DEFAULT_EXCLUDES if walk.settings.default_excludes else frozenset[str]()
-    for entry in listed:
-        name = entry.name
-        if name in defaults:
-            continue
-        if name.endswith(SUFFIXES):
-            if entry.is_dir(follow_symlinks=False):
-                _descend(entry, prefix, walk, found)
-            elif not name.startswith(".#"):  # Emacs locks a file by such a link that leads nowhere
-                _file(entry, prefix, walk, found)
-        elif entry.is_dir(follow_symlinks=False):
-            _descend(entry, prefix, walk, found)
-
-
-def _entered(directory: str, names: set[str], walk: Walk, found: Found) -> Walk:
-    """`walk` with what the files of `directory` say about it."""
-    settings, gitignores, excluded = walk.settings, walk.gitignores, walk.excluded
-    if "pyproject.toml" in names and has_table(Path(directory, "pyproject.toml")):
-        settings = found.configuration.settings_for(Path(directory))
-        if settings is not walk.settings:
-            excluded = excludes(settings)
-    if ".gitignore" in names and (own := gitignore(directory)) is not None:
-        gitignores = (*gitignores, own)
-    return Walk(settings, gitignores, excluded)
-
-
-def _descend(entry: os.DirEntry[str], prefix: str, walk: Walk, found: Found) -> None:
-    if not walk.skips(entry.path, directory=True):
-        _walk(entry.path, f"{prefix}{entry.name}/", walk, found)
-
-
-def _file(entry: os.DirEntry[str], prefix: str, walk: Walk, found: Found) -> None:
-    path = prefix + entry.name
-    if (walk.gitignores or walk.excluded) and walk.skips(entry.path, directory=False):
-        return
-    try:
-        linked = entry.is_symlink()
-        stat = entry.stat()
-        # A pipe or a device that happens to be called so would block the reading.
-        if entry.is_file():
-            found.add(entry.path, path, walk.settings, stat, linked)
-    except OSError as error:
-        found.failed(path, why_unreadable(entry.path, error))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from amp_doctor import catalog
 from amp_doctor.errors import ReadError
 from amp_doctor.finding import Finding, Severity, Span
-from amp_doctor.lint.gate import relevant
 from amp_doctor.lint.logical import layout
 from amp_doctor.lint.result import FileReport
-from amp_doctor.lint.source import decoded, parse_source
+from amp_doctor.lint.source import parse_source
 from amp_doctor.lint.suppress import pragmas
 from amp_doctor.lint.syntax import SyntaxFault
 
@@ -23,36 +21,6 @@ if TYPE_CHECKING:
 
 # Python itself refuses more, and libcst takes time in the square of it.
 DEEPEST = 200
-
-_OUR_WORDS = re.compile(rb"noqa[^\r\n]*(?:AMP|amp|[a-z]-[a-z])|amp-doctor\s*:")
-
-
-def gated(raw: bytes) -> bool:
-    """True when the file has to be looked at closer: it mentions mixed precision, or us."""
-    return relevant(raw) or ((b"amp-doctor" in raw or b"noqa" in raw) and _OUR_WORDS.search(raw) is not None)
-
-
-def glance(raw: bytes, path: str, parse: bool) -> FileReport:
-    """The report on a file that is not gated: can it be read and, with `parse`, is it Python at all."""
-    if path.endswith(".ipynb"):
-        return FileReport(path)
-    try:
-        code = "" if raw.isascii() and not parse else decoded(raw, path)
-    except ReadError as error:
-        return FileReport(path, error=error.reason)
-    if not parse or not code:
-        return FileReport(path)
-    import warnings  # noqa: PLC0415
-
-    with warnings.catch_warnings():
-        # Escapes that Python warns about are its linter's business.
-        warnings.simplefilter("ignore")
-        try:
-            compile(code, path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            # It may be written for a newer Python than the one we run on.
-            return examine(raw, path, None, None)
-    return FileReport(path)
 
 
 def examine(

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 from amp_doctor.errors import ReadError
 from amp_doctor.finding import Applicability
 from amp_doctor.lint.examine import examine
+from amp_doctor.lint.files import read_bytes
+from amp_doctor.lint.parallel import jobs_for, patience, warm_up
+from amp_doctor.lint.project import Project
 from amp_doctor.lint.result import FileReport, InputError
-from amp_doctor.lint.run import Outcome, Plan, jobs_for, lint_targets, patience, warm_up
-from amp_doctor.lint.source import edited, parse_source, read_bytes
-from amp_doctor.lint.suppress import settle
+from amp_doctor.lint.run import Outcome, Plan, lint_targets
+from amp_doctor.lint.source import edited, parse_source
+from amp_doctor.lint.suppress import UNUSED, settle
+from amp_doctor.lint.workers import Died, in_workers
 from amp_doctor.selection import OPT_IN
 
 if TYPE_CHECKING:
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from amp_doctor.lint.source import Source
 
 ROUNDS = 10
-UNUSED = "AMP002"
 
 # Not splitlines(): a form feed inside a line does not end it.
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -59,14 +62,12 @@ class Rules:
 
 def mend_all(outcome: Outcome, plan: Plan, unsafe: bool) -> tuple[Mended, ...]:
     """The files that fixes change, worked out in worker processes; nothing is written."""
-    from amp_doctor.lint.workers import Died, in_workers  # noqa: PLC0415
-
     by_path: dict[str, list[Finding]] = {}
     for finding in outcome.report.findings:
         by_path.setdefault(finding.path, []).append(finding)
     tasks = []
     for target, report in zip(outcome.targets, outcome.reports, strict=True):
-        rules = Rules(unsafe, target.settings.enabled_for(Path(target.file)), _checker(target, outcome.roots))
+        rules = Rules(unsafe, target.settings.enabled_for(target.file), _checker(target, outcome.roots))
         if any(map(rules.wants, by_path.get(target.path, ()))):
             tasks.append((target, report, rules))
     if not tasks:
@@ -85,16 +86,16 @@ def mend_all(outcome: Outcome, plan: Plan, unsafe: bool) -> tuple[Mended, ...]:
 
     order = list(range(len(tasks)))
     jobs = jobs_for(sum(tasks[index][0].size for index in order), plan.jobs)
-    done = dict(in_workers(order, work, jobs, lambda index: ROUNDS * patience(b" " * tasks[index][0].size)))
+    done = dict(in_workers(order, work, jobs, lambda index: ROUNDS * patience(tasks[index][0].size)))
     found = [done[index] for index in order]
     return tuple(mended for mended in found if mended is not None and not isinstance(mended, Died))
 
 
-def _checker(target: Target, roots: tuple[Path, ...]) -> Callable[[Source], FileReport]:
+def _checker(target: Target, roots: tuple[str, ...]) -> Callable[[Source], FileReport]:
     def check(changed: Source) -> FileReport:
-        from amp_doctor.lint.project import Project  # noqa: PLC0415
-
-        return examine(changed.raw, changed.path, changed.file, Project(roots), target.settings.torch_version)
+        return examine(
+            changed.raw, changed.path, changed.file, Project(tuple(map(Path, roots))), target.settings.torch_version
+        )
 
     return check
 

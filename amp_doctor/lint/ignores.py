@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amp_doctor.errors import ReadError
-from amp_doctor.lint.source import read_bytes
+from amp_doctor.lint.files import DEFAULT_EXCLUDES, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,39 +18,6 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
     from amp_doctor.config import Settings
-
-DEFAULT_EXCLUDES = frozenset(
-    {
-        ".amp_doctor_cache",
-        ".bzr",
-        ".direnv",
-        ".eggs",
-        ".git",
-        ".git-rewrite",
-        ".hg",
-        ".ipynb_checkpoints",
-        ".mypy_cache",
-        ".nox",
-        ".pants.d",
-        ".pyenv",
-        ".pytest_cache",
-        ".pytype",
-        ".ruff_cache",
-        ".svn",
-        ".tox",
-        ".venv",
-        ".vscode",
-        "__pycache__",
-        "__pypackages__",
-        "_build",
-        "buck-out",
-        "build",
-        "dist",
-        "node_modules",
-        "site-packages",
-        "venv",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +84,14 @@ def inherited(top: str) -> tuple[Patterns, ...]:
 
 def excludes(settings: Settings) -> tuple[Patterns, ...]:
     """The patterns that the settings exclude."""
-    found = (patterns(str(base), lines) for base, lines in settings.excludes)
+    found = (patterns(base, lines) for base, lines in settings.excludes)
     return tuple(file for file in found if file is not None)
 
 
 def forced_out(file: str, settings: Settings) -> bool:
     """True when `--force-exclude` applies to `file`: it, or a directory it is in, is excluded."""
     chain = excludes(settings)
-    root = str(settings.root)
+    root = settings.root
     for path in (file, *_upward(os.path.dirname(file))):
         if path == root or not path.startswith(root.rstrip(os.sep) + os.sep):
             return False

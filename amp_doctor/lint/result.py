@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from amp_doctor.lint.suppress import Pragma
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InputError:
     """A file or directory that could not be read; the others were checked all the same."""
 

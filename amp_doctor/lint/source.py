@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amp_doctor.errors import ReadError
+from amp_doctor.lint.files import display, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from amp_doctor.lint.notebook import Cell
 
 BOM = b"\xef\xbb\xbf"
-SUFFIXES = (".py", ".pyi", ".ipynb")
 
 _CODING = re.compile(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _NO_CODE = re.compile(rb"[ \t\f]*(?:#[^\r\n]*)?(?:\r\n|\r|\n|\Z)")
@@ -71,32 +71,6 @@ def parse_source(raw: bytes, path: str, file: Path | None = None) -> Source:
     return Source(path, file, raw, decoded(raw, path))
 
 
-def read_bytes(file: str) -> bytes:
-    """What stands in `file`; ReadError when the system will not say."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:
-            # The size is a hint: pipes have none, and the file may be growing.
-            size = os.fstat(descriptor).st_size
-            parts = [os.read(descriptor, size + 1)]
-            while len(parts[-1]) and len(parts[0]) != size:
-                parts.append(os.read(descriptor, 1 << 20))
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise ReadError(display(file), why_unreadable(file, error)) from error
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def why_unreadable(file: str, error: OSError) -> str:
-    """One line about an error of the system, in the words of somebody who wanted to read a file."""
-    if isinstance(error, FileNotFoundError):
-        return "a symbolic link that leads nowhere" if os.path.islink(file) else "no such file; it vanished meanwhile"  # noqa: PTH114
-    if isinstance(error, PermissionError):
-        return "no permission to read it"
-    return f"cannot be read: {error.strerror or error}"
-
-
 def decoded(raw: bytes, path: str) -> str:
     """`raw` in the encoding that PEP 263 gives it."""
     encoding = declared_encoding(raw) or "utf-8"
@@ -146,15 +120,6 @@ def edited(source: Source, edits: Iterable[Edit]) -> Source:
     bom = source.raw.startswith(BOM)
     raw = BOM + code if bom else text.encode(declared_encoding(source.raw) or "utf-8")
     return Source(source.path, source.file, raw, text)
-
-
-def display(file: str) -> str:
-    """How reports name `file`: relative to the working directory, with forward slashes."""
-    try:
-        relative = os.path.relpath(file)
-    except ValueError:  # another drive
-        relative = os.path.abspath(file)  # noqa: PTH100
-    return relative.replace(os.sep, "/")
 
 
 def line_starts(code: str) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from amp_doctor.finding import Applicability, Severity
 from amp_doctor.report.text import counted
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ def shown(report: LintReport) -> list[Finding]:
 
 def by_severity(findings: list[Finding]) -> str:
     """`2 errors, 1 warning`, the worst first."""
+    from amp_doctor.finding import Severity  # noqa: PLC0415 - most runs find nothing and need none
+
     counts = Counter(finding.severity for finding in findings)
     return ", ".join(counted(counts[severity], severity.value) for severity in Severity if counts[severity])
 
@@ -37,6 +38,8 @@ def sentence(report: LintReport) -> str:
 
 def fixable(findings: list[Finding]) -> str:
     """What --fix and --unsafe-fixes would mend; empty when nothing."""
+    from amp_doctor.finding import Applicability  # noqa: PLC0415
+
     counts = Counter(finding.fix.applicability for finding in findings if finding.fix is not None)
     safe, unsafe = counts[Applicability.SAFE], counts[Applicability.UNSAFE]
     if safe and unsafe:

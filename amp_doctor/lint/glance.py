@@ -1,0 +1,52 @@
+"""The first look at a file: whether it has to be analysed, and if not, whether it can be read at all."""
+
+from __future__ import annotations
+
+from amp_doctor.errors import ReadError
+from amp_doctor.lint.gate import relevant
+from amp_doctor.lint.result import FileReport
+
+
+def gated(raw: bytes) -> bool:
+    """True when the file has to be looked at closer: it mentions mixed precision, or us in a comment."""
+    return relevant(raw) or b"amp-doctor" in raw or (b"noqa" in raw and _excuses(raw))
+
+
+def _excuses(raw: bytes) -> bool:
+    from re import IGNORECASE, search  # noqa: PLC0415
+
+    return search(rb"noqa[^\r\n]*AMP", raw, IGNORECASE) is not None
+
+
+def glance(raw: bytes, path: str, parse: bool) -> FileReport:
+    """The report on a file that is not gated. With `parse` it says as well whether it is Python at all."""
+    notebook = path.endswith(".ipynb")
+    if parse and not notebook:
+        return _compiled(raw, path)
+    if parse or not raw.isascii():
+        from amp_doctor.lint.source import decoded, parse_source  # noqa: PLC0415
+
+        try:
+            if parse:
+                parse_source(raw, path)
+            else:
+                decoded(raw, path)
+        except ReadError as error:
+            return FileReport(path, error=error.reason)
+    return FileReport(path)
+
+
+def _compiled(raw: bytes, path: str) -> FileReport:
+    import warnings  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        # Escapes that Python warns about are other linters' business.
+        warnings.simplefilter("ignore")
+        try:
+            compile(raw, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            from amp_doctor.lint.examine import examine  # noqa: PLC0415
+
+            # Not decoded, or not Python, or written for a newer Python than the one we run on.
+            return examine(raw, path, None, None)
+    return FileReport(path)

@@ -1,0 +1,63 @@
+"""Files that passed the gate -> their reports, made in as many worker processes as pay."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amp_doctor.lint.examine import crashed, examine
+from amp_doctor.lint.project import Project
+from amp_doctor.lint.result import FileReport
+from amp_doctor.lint.workers import Died, in_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amp_doctor.lint.discover import Target
+    from amp_doctor.lint.run import Plan
+
+# Not worth a second process below this many bytes to analyse per process.
+WORTH_A_PROCESS = 20_000
+
+
+def analyse_all(
+    targets: tuple[Target, ...], texts: Mapping[int, bytes], roots: tuple[str, ...], plan: Plan
+) -> dict[int, FileReport]:
+    """The reports on those targets that have a text here, by their index."""
+    warm_up()
+    project = Project(tuple(map(Path, roots)))
+
+    def work(index: int) -> FileReport:
+        target = targets[index]
+        return examine(texts[index], target.path, Path(target.file), project, target.settings.torch_version)
+
+    # The largest first, so that no process is left alone with a large file at the end.
+    order = sorted(texts, key=lambda index: (-len(texts[index]), index))
+    jobs = jobs_for(sum(map(len, texts.values())), plan.jobs)
+    reports: dict[int, FileReport] = {}
+    for position, result in in_workers(order, work, jobs, lambda index: patience(len(texts[index]))):
+        path = targets[order[position]].path
+        died = isinstance(result, Died)
+        reports[order[position]] = FileReport(path, (crashed(path, result.reason),)) if died else result
+        if plan.progress is not None:
+            plan.progress(len(reports), len(order))
+    return reports
+
+
+def warm_up() -> None:
+    """Load all that the analysis needs, so that worker processes share it."""
+    examine(b"import torch\n", "warm_up.py", None, None)
+
+
+def patience(size: int) -> float:
+    """How many seconds a file of `size` bytes may take: some fifty times what an honest one does."""
+    return 60 + size / 20_000
+
+
+def jobs_for(size: int, asked: int | None) -> int:
+    """How many processes `size` bytes are worth."""
+    if asked is not None:
+        return asked
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(available, size // WORTH_A_PROCESS))
