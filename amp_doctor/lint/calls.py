@@ -371,6 +371,9 @@ def decorator_contexts(m: Interpreter, function, frame: int, state: State) -> li
     found: list[Value] = []
     for term in function.decorators:
         value = evaluate.lookup_in(m, term, frame, state, None)
+        if value is None and function.owner is not None and isinstance(term, Name):
+            # The decorators of methods are made in the frame of the class body.
+            value = state.heap.get((text(Class(function.owner, frame)), term.id))
         if isinstance(value, Object) and value.role in ("autocast", "mode"):
             found.append(value)
         elif isinstance(value, Api) and value.name in apis.NO_GRAD:

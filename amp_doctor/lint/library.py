@@ -134,8 +134,10 @@ def make_optimizer(m: Interpreter, at: int, api: str, args: Args, state: State) 
 
 
 def make_module(m: Interpreter, at: int, api: str, args: Args, state: State) -> Object:
-    children = tuple(value for value in positional(args) if isinstance(value, Object | Items | Symbol | Table))
-    facts: list[tuple[str, Value]] = [("children", Items("tuple", tuple(flatten_children(children))))]
+    given = [value for key, value in args if key in (None, "*")]
+    children = tuple(value for value in given if isinstance(value, Object | Items | Symbol | Table))
+    exact = all(value.exact for value in children if isinstance(value, Items | Table)) and all(key != "*" for key, _ in args)
+    facts: list[tuple[str, Value]] = [("children", Items("tuple", tuple(flatten_children(children)), exact))]
     for key in ("eps", "bias"):
         value = argument(args, apis.EPS_POSITION.get(api.rpartition(".")[2]) if key == "eps" else None, key)
         if value is not None:

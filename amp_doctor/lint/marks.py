@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from amp_doctor.lint.objects import BF16, FP32, HALF, Items, Literal, Object, Symbol, Tensor, Value, dtype_of, flat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HALF_MAX = 65504.0
 HALF_ZERO = 2.0**-25
 """What is not larger rounds to zero in float16."""
 
-_FINFO = {
-    HALF: {"max": 65504.0, "min": -65504.0, "eps": 2.0**-10, "tiny": 2.0**-14, "smallest_normal": 2.0**-14},
-    BF16: {"max": 3.3895313892515355e38, "min": -3.3895313892515355e38, "eps": 2.0**-7, "tiny": 2.0**-126, "smallest_normal": 2.0**-126},
-    FP32: {"max": 3.4028234663852886e38, "min": -3.4028234663852886e38, "eps": 2.0**-23, "tiny": 2.0**-126, "smallest_normal": 2.0**-126},
-    "float64": {"max": 1.7976931348623157e308, "min": -1.7976931348623157e308, "eps": 2.0**-52, "tiny": 2.0**-1022, "smallest_normal": 2.0**-1022},
+_FORMATS = {
+    HALF: (65504.0, 2.0**-10, 2.0**-14),
+    BF16: (3.3895313892515355e38, 2.0**-7, 2.0**-126),
+    FP32: (3.4028234663852886e38, 2.0**-23, 2.0**-126),
+    "float64": (1.7976931348623157e308, 2.0**-52, 2.0**-1022),
 }
+"""Of each dtype the largest number, eps, and the smallest normal number."""
 
-_COUNTED = re.compile(r"\.(shape|size|numel|nelement|ndim|dim)\b|^(len|int|float|round)\(|^math\.|#number|(^|\.)(args|cfg|config|opts?|hparams|conf|flags)[~.]")
+_COUNTED = re.compile(
+    r"\.(shape|size|numel|nelement|ndim|dim)\b|^(len|int|float|round)\(|^math\.|#number|"
+    r"(^|\.)(args|cfg|config|opts?|hparams|conf|flags)[~.]"
+)
 """Keys of symbols that stand for a number: sizes of tensors, results of Python's own functions, options."""
 
 _SHAPES = frozenset(
-    "view reshape flatten squeeze unsqueeze permute transpose expand expand_as repeat contiguous clone triu tril t swapaxes movedim narrow "
+    "view reshape flatten squeeze unsqueeze permute transpose expand expand_as repeat contiguous clone triu "
+    "tril t swapaxes movedim narrow "
     "clamp clamp_min clamp_max detach index_select gather roll flip masked_fill where to type_as cat stack".split()
 )
-_KEPT = frozenset({"softmax", "exp", "exp-sum", "square", "square-sum", "low-sigmoid", "huge", "difference", "scalar", "zeros"})
+_KEPT = frozenset(
+    {"softmax", "exp", "exp-sum", "square", "square-sum", "low-sigmoid", "huge", "difference", "scalar", "zeros"}
+)
 _REDUCTIONS = frozenset("sum mean max min amax amin norm prod std var logsumexp median".split())
 
 
@@ -63,17 +73,21 @@ def is_count(value: Value) -> bool:
     """The number of elements along a dimension, and no root of it."""
     if not isinstance(value, Symbol) or "Power" in value.key or "math." in value.key:
         return False
-    return re.search(r"\.(shape|size)\b.*\[|\.numel|\.nelement|^len\(", value.key) is not None or value.key.endswith(".size")
+    return re.search(r"\.(shape|size)\b.*\[|\.numel|\.nelement|^len\(|\.size$", value.key) is not None
 
 
 def finfo(info: Object, name: str) -> Literal | None:
     """`torch.finfo(torch.float32).min` as the number it is."""
-    dtype = dtype_of(info.fact("dtype"))
-    found = _FINFO.get(dtype or "", {}).get(name)
+    largest, eps, tiny = _FORMATS.get(dtype_of(info.fact("dtype")) or "", (None, None, None))
+    if largest is None:
+        return None
+    found = {"max": largest, "min": -largest, "eps": eps, "tiny": tiny, "smallest_normal": tiny}.get(name)
     return Literal(found) if found is not None else None
 
 
-def filled(short: str, args: Sequence[tuple[str | None, Value]], dtype: str | None) -> tuple[str | None, frozenset[str]]:
+def filled(
+    short: str, args: Sequence[tuple[str | None, Value]], dtype: str | None
+) -> tuple[str | None, frozenset[str]]:
     """The dtype and the marks of what a factory makes when only its fill value tells the dtype."""
     plain = [value for key, value in args if key is None]
     named = {key: value for key, value in args if key}
@@ -97,8 +111,11 @@ def filled(short: str, args: Sequence[tuple[str | None, Value]], dtype: str | No
     return dtype, frozenset(tags)
 
 
-def mark(result: Tensor, name: str, inputs: Sequence[Tensor], operand: Value | None = None, whole: bool = False) -> Tensor:
-    """`result` with the marks of how it was made: by op `name` on `inputs`; `whole`: a reduction over everything."""
+def mark(
+    result: Tensor, name: str, inputs: Sequence[Tensor], operand: Value | None = None, whole: bool = False
+) -> Tensor:
+    "`result` with the marks of how it was made: by op `name` on `inputs`; `whole`: a reduction over"
+    "everything. "
     first = inputs[0] if inputs else Tensor()
     before = first.tags
     tags: set[str] = set()
@@ -110,9 +127,11 @@ def mark(result: Tensor, name: str, inputs: Sequence[Tensor], operand: Value | N
         tags.add("difference")
     elif name == "exp" and "difference" not in before:
         tags.add("exp")
-    elif name == "square" or (name == "pow" and number(operand) == 2):
-        tags.add("square")
-    elif name == "multiply" and len(inputs) == 2 and inputs[0] is inputs[1]:
+    elif (
+        name == "square"
+        or (name == "pow" and number(operand) == 2)
+        or (name == "multiply" and len(inputs) == 2 and inputs[0] is inputs[1])
+    ):
         tags.add("square")
     elif name == "sum":
         tags |= {f"{tag}-sum" for tag in ("exp", "square") if tag in before}
@@ -122,7 +141,7 @@ def mark(result: Tensor, name: str, inputs: Sequence[Tensor], operand: Value | N
         tags.add("scalar")
     if name in ("multiply", "mul", "masked_fill", "where", "full", "full_like", "new_full") and huge(operand):
         tags.add("huge")
-    return Tensor(result.dtype, result.sure, result.scaled, result.sources, result.tags | tags, result.at) if tags else result
+    return result.tagged(*tags)
 
 
 __all__ = ["HALF_MAX", "HALF_ZERO", "filled", "finfo", "huge", "is_count", "is_number", "lost", "mark", "number"]

@@ -167,7 +167,7 @@ def codes() -> set[str]:
 
 def load() -> None:
     """Import every family, which registers its checks."""
-    from amp_doctor.lint.checks import activations, autocast, casting, construction, lifecycle, operators, opinions, scaling  # noqa: F401
+    from amp_doctor.lint.checks import activations, autocast, casting, construction, lifecycle, operators, opinions, reductions, regions, scaling  # noqa: F401
 
 
 __all__ = ["Check", "Draft", "Finished", "Moment", "Reference", "check", "checks_on", "codes", "load"]

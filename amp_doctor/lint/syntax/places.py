@@ -64,6 +64,12 @@ class Places:
             return at
         return self.statements.get(at, at)
 
+    def loops(self, at: int, but: int) -> bool:
+        """True when a loop holds one node and not the other."""
+        (inside, _), (outside, _) = self.bytes_of(at), self.bytes_of(but)
+        spans = [self.bytes_of(self.base + n) for n, node in enumerate(self.nodes) if isinstance(node, cst.For | cst.While)]
+        return any(start <= inside < end and not start <= outside < end for start, end in spans)
+
     def line_span(self, at: int) -> tuple[int, int, str]:
         """Start of the statement's first line, end of its last line (newline included), and its indentation."""
         start, end = self.bytes_of(self.statement(at))
