@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from amp_doctor.config import Configuration, Settings
 
 STDIN = "-"
+CACHE = ".amp_doctor_cache"
 
 
 @click.command("lint")
@@ -75,9 +76,7 @@ def command(**options: Any) -> int:
             outcome, plan = lint_text(sys.stdin.buffer.read(), options["stdin_filename"], plan)
         else:
             if not options["no_cache"]:
-                from amp_doctor.lint.cache import Cache  # noqa: PLC0415
-
-                plan = replace(plan, cache=Cache(_cache_dir(settings, home)))
+                plan = replace(plan, cache_dir=_cache_dir(settings, home))
             outcome = lint_paths(paths, plan)
         return _finish(outcome, plan, settings, options)
     finally:
@@ -110,19 +109,17 @@ def _home(path: str) -> str:
 
 def _cache_dir(settings: Settings, home: str) -> str:
     """Where the cache lies: beside the configuration, else at the top of the project, else here."""
-    from amp_doctor.lint.cache import NAME  # noqa: PLC0415
-
     if settings.cache_dir is not None:
         return settings.cache_dir
     if settings.file is not None:
-        return os.path.join(settings.root, NAME)
+        return os.path.join(settings.root, CACHE)
     here = os.getcwd()
     top = home if home.startswith(here) else here
     while not any(os.path.exists(os.path.join(top, mark)) for mark in (".git", "pyproject.toml", "setup.py")):
         if os.path.dirname(top) == top:
-            return os.path.join(here, NAME)
+            return os.path.join(here, CACHE)
         top = os.path.dirname(top)
-    return os.path.join(top, NAME)
+    return os.path.join(top, CACHE)
 
 
 def _finish(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str, Any]) -> int:
@@ -185,6 +182,6 @@ def _report(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str,
 
 def _tell_more(outcome: Outcome, plan: Plan, settings: Settings) -> None:
     complain(f"settings: {settings.file or 'no configuration file'}")
-    if plan.cache is not None:
-        complain(f"cache: {plan.cache.hits} of {outcome.report.files} files were known, in {plan.cache.directory}")
+    if plan.cache_dir is not None:
+        complain(f"cache: {outcome.cached} of {outcome.report.files} reports were found in {plan.cache_dir}")
     complain(f"places that could not be judged: {outcome.report.silences}")

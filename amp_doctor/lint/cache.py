@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from amp_doctor.lint.discover import Target
 
-NAME = ".amp_doctor_cache"
 FILE = "lint.json"
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of amp-doctor, see https://bford.info/cachedir/\n"
 
@@ -36,7 +35,7 @@ Entry = list[Any]
 class Cache:
     """The reports of earlier runs by file; `save` writes what has changed."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, targets: Iterable[Target], roots: Iterable[str]) -> None:
         self.hits = 0
         self.directory = directory
         self._file = os.path.join(directory, FILE)
@@ -44,33 +43,27 @@ class Cache:
         self._stamp = _stamp()
         self._stats: dict[str, tuple[int, int] | None] = {}
         self._visited: set[str] = set()
+        # What reports depend on besides files: the torch version, and which modules an import may find.
+        self._modules = _digest("\n".join([*roots, "", *(target.file for target in targets)]).encode(errors="replace"))
         self._entries, self._changed = self._load()
 
-    def keys(self, targets: Iterable[Target], roots: Iterable[str]) -> dict[tuple[int, ...] | None, str]:
-        """What reports depend on besides files, for each torch version: it, and which modules an import may find."""
-        listed = list(targets)
-        text = "\n".join([*roots, "", *(target.file for target in listed)])
-        digest = _digest(text.encode(errors="surrogateescape"))
-        versions = {target.settings.torch_version for target in listed}
-        return {version: f"{version} {digest}" for version in versions}
-
-    def get(self, target: Target, key: str, parse: bool) -> FileReport | None:
+    def get(self, target: Target, parse: bool) -> FileReport | None:
         """The report on `target` if nothing that it rests on has changed; `parse` if its syntax must be known."""
         name = self._name(target.file)
         self._visited.add(name)
         entry = self._entries.get(name)
         try:
-            report = None if entry is None else self._valid(entry, target, key, parse)
+            report = None if entry is None else self._valid(entry, target, parse)
         except (LookupError, TypeError, ValueError):
             return None  # written by somebody else
         self.hits += report is not None
         return report
 
-    def _valid(self, entry: Entry, target: Target, key: str, parse: bool) -> FileReport | None:
+    def _valid(self, entry: Entry, target: Target, parse: bool) -> FileReport | None:
         same = entry[0] == target.mtime_ns and entry[1] == target.size
         if len(entry) == 3:
             return FileReport(target.path) if same and entry[2] >= parse else None
-        if entry[4] != key:
+        if entry[4] != self._key(target):
             return None
         if not same:
             if entry[1] != target.size or _digest_of(target.file) != entry[3]:
@@ -100,7 +93,7 @@ class Cache:
             dependency[1], self._changed = found[0], True
         return True
 
-    def put(self, target: Target, key: str, raw: bytes | None, report: FileReport, parsed: bool) -> None:
+    def put(self, target: Target, raw: bytes | None, report: FileReport, parsed: bool) -> None:
         """Remember a report; `raw` is None for a file that is not gated. What could not be read is not remembered."""
         if report.error is not None or any(finding.code == "AMP003" for finding in report.findings):
             return
@@ -119,7 +112,7 @@ class Cache:
                 watched.append([self._name(file), stat.st_mtime_ns, stat.st_size, _digest_of(file)])
             entry += [
                 _digest(raw or b""),
-                key,
+                self._key(target),
                 watched,
                 to_plain(report, lambda path: self._name(os.path.abspath(path))),
             ]
@@ -160,6 +153,9 @@ class Cache:
             return entries, document["stamp"] != self._stamp
         except (ReadError, ValueError, LookupError, TypeError, RecursionError):
             return {}, False
+
+    def _key(self, target: Target) -> str:
+        return f"{target.settings.torch_version} {self._modules}"
 
     def _name(self, file: str) -> str:
         return file[len(self._root) :] if file.startswith(self._root) else file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import PyCF_ONLY_AST
 from typing import TYPE_CHECKING
 
 from amp_doctor import catalog
@@ -34,7 +35,7 @@ def examine(
     try:
         return _analysed(source, project, torch_version)
     except SyntaxFault as fault:
-        return FileReport(path, (_syntax_error(path, fault),))
+        return FileReport(path, (_syntax_error(source, fault),))
     except Exception as crash:  # noqa: BLE001 - the net of rule AMP003: a crash costs one file, never the run
         return FileReport(path, (crashed(path, f"{_words(crash)}{_place(crash)}"),))
 
@@ -58,10 +59,25 @@ def _analysed(source: Source, project: Project | None, torch_version: tuple[int,
     return FileReport(source.path, analysis.findings, None, analysis.dependencies, analysis.silences, pragmas(source))
 
 
-def _syntax_error(path: str, fault: SyntaxFault) -> Finding:
-    span = Span(fault.line, fault.column, fault.line, fault.column + 1)
-    message = f"this file does not parse: {fault.message}"
-    return Finding("AMP001", _name("AMP001", "syntax-error"), Severity.ERROR, message, path, span)
+def _syntax_error(source: Source, fault: SyntaxFault) -> Finding:
+    """AMP001, in the words of Python itself where it agrees: a parser generator lists what it expected."""
+    message, line, column = fault.message, fault.line, fault.column
+    try:
+        compile(source.code, source.path, "exec", PyCF_ONLY_AST, dont_inherit=True)
+    except SyntaxError as error:
+        if error.lineno:
+            message, line, column = error.msg, error.lineno, max(error.offset or 1, 1)
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    span = Span(line, column, line, column + 1)
+    return Finding(
+        "AMP001",
+        _name("AMP001", "syntax-error"),
+        Severity.ERROR,
+        f"this file does not parse: {message}",
+        source.path,
+        span,
+    )
 
 
 def _name(code: str, otherwise: str) -> str:

@@ -22,28 +22,27 @@ def glance(raw: bytes, path: str, parse: bool) -> FileReport:
     """The report on a file that is not gated. With `parse` it says as well whether it is Python at all."""
     notebook = path.endswith(".ipynb")
     if parse and not notebook:
-        return _compiled(raw, path)
-    if parse or not raw.isascii():
-        from amp_doctor.lint.source import decoded, parse_source  # noqa: PLC0415
+        return _parsed(raw, path)
+    if notebook or not raw.isascii():
+        from amp_doctor.lint.source import parse_source  # noqa: PLC0415
 
         try:
-            if parse:
-                parse_source(raw, path)
-            else:
-                decoded(raw, path)
+            parse_source(raw, path)
         except ReadError as error:
             return FileReport(path, error=error.reason)
     return FileReport(path)
 
 
-def _compiled(raw: bytes, path: str) -> FileReport:
+def _parsed(raw: bytes, path: str) -> FileReport:
+    import symtable  # noqa: PLC0415
     import warnings  # noqa: PLC0415
 
     with warnings.catch_warnings():
         # Escapes that Python warns about are other linters' business.
         warnings.simplefilter("ignore")
         try:
-            compile(raw, path, "exec", dont_inherit=True)
+            # The cheapest way to have Python parse something: no code is made, and no tree.
+            symtable.symtable(raw, path, "exec")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             from amp_doctor.lint.examine import examine  # noqa: PLC0415
 

@@ -51,8 +51,8 @@ def warm_up() -> None:
 
 
 def patience(size: int) -> float:
-    """How many seconds a file of `size` bytes may take: some fifty times what an honest one does."""
-    return 60 + size / 20_000
+    """How many seconds a file of `size` bytes may take: some twenty times what an honest one does."""
+    return 20 + size / 20_000
 
 
 def jobs_for(size: int, asked: int | None) -> int:

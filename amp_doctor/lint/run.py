@@ -24,30 +24,37 @@ if TYPE_CHECKING:
     from amp_doctor.finding import Finding
     from amp_doctor.lint.cache import Cache
 
-# Up to this many bytes, files that do not mention mixed precision are parsed as well, to say when one is no
-# Python at all. Beyond, that would cost more than all the rest.
+# Files that do not mention mixed precision are not parsed, but for the smallest of them, up to this many bytes in
+# all: so whoever lints a file or two is told when one is no Python, and nobody waits for it on a large tree.
 SMALL_RUN = 64_000
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is asked to do. `texts` are the files when they are not read from disk, by absolute path."""
+    """What a run is asked to do; without `cache_dir` there is no cache.
+
+    `texts` are the files when they are not read from disk, by absolute path.
+    """
 
     configuration: Configuration
     jobs: int | None = None
-    cache: Cache | None = None
+    cache_dir: str | None = None
     texts: Mapping[str, bytes] | None = None
     progress: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The report, and what fixing needs besides: each target's own report, and where imports are looked for."""
+    """The report, and what fixing needs besides: each target's own report, and where imports are looked for.
+
+    `cached` counts the reports that came from the cache.
+    """
 
     report: LintReport
     targets: tuple[Target, ...]
     reports: tuple[FileReport, ...]
     roots: tuple[str, ...]
+    cached: int = 0
 
 
 def lint_paths(paths: Sequence[str], plan: Plan) -> Outcome:
@@ -78,7 +85,7 @@ def lint_targets(
     known: Mapping[str, FileReport] | None = None,
 ) -> Outcome:
     """The same for files found already; `known` are reports, by path, that hold as they are."""
-    reports = _reports(targets, roots, plan, known or {})
+    reports, cached = _reports(targets, roots, plan, known or {})
     failed = [
         InputError(report.path, f"{report.error} (AMP004)")
         for report, target in zip(reports, targets, strict=True)
@@ -91,7 +98,8 @@ def lint_targets(
         findings = settled(reports, targets, plan.configuration)
     ordered = sorted([*errors, *failed], key=lambda error: (error.path, error.message))
     silences = sum(report.silences for report in reports)
-    return Outcome(LintReport(findings, tuple(ordered), len(targets), silences), targets, tuple(reports), roots)
+    report = LintReport(findings, tuple(ordered), len(targets), silences)
+    return Outcome(report, targets, tuple(reports), roots, cached)
 
 
 def roots_of(paths: Iterable[str]) -> tuple[str, ...]:
@@ -109,16 +117,16 @@ def roots_of(paths: Iterable[str]) -> tuple[str, ...]:
 
 def _reports(
     targets: tuple[Target, ...], roots: tuple[str, ...], plan: Plan, told: Mapping[str, FileReport]
-) -> list[FileReport]:
-    """One report per target: known, from the cache, or made."""
-    cache = plan.cache
-    keys = cache.keys(targets, roots) if cache is not None else {}
-    small = sum(target.size for target in targets) <= SMALL_RUN
+) -> tuple[list[FileReport], int]:
+    """One report per target, known, from the cache or made; and how many came from the cache."""
+    parsed = _smallest(targets)
+    # For a few small files the cache is asked only when one has to be analysed: it takes longer than to read them.
+    small = len(parsed) == len(targets)
+    cache = None if small else _opened(plan, targets, roots)
     reports: dict[int, FileReport] = {}
     gathered: dict[int, bytes] = {}
     for index, target in enumerate(targets):
-        key = keys.get(target.settings.torch_version, "")
-        known = told.get(target.path) or (cache.get(target, key, small) if cache is not None else None)
+        known = told.get(target.path) or (cache.get(target, index in parsed) if cache is not None else None)
         if known is not None:
             reports[index] = known
             continue
@@ -130,16 +138,39 @@ def _reports(
         if gated(raw):
             gathered[index] = raw
             continue
-        reports[index] = report = glance(raw, target.path, small)
+        reports[index] = report = glance(raw, target.path, index in parsed)
         if cache is not None:
-            cache.put(target, key, None, report, small)
+            cache.put(target, None, report, index in parsed)
+    if gathered and small and (cache := _opened(plan, targets, roots)) is not None:
+        found = {index: report for index in gathered if (report := cache.get(targets[index], True)) is not None}
+        reports |= found
+        gathered = {index: raw for index, raw in gathered.items() if index not in found}
     if gathered:
         from amp_doctor.lint.parallel import analyse_all  # noqa: PLC0415
 
         for index, report in analyse_all(targets, gathered, roots, plan).items():
             reports[index] = report
             if cache is not None:
-                cache.put(targets[index], keys[targets[index].settings.torch_version], gathered[index], report, True)
+                cache.put(targets[index], gathered[index], report, True)
     if cache is not None:
         cache.save()
-    return [reports[index] for index in range(len(targets))]
+    return [reports[index] for index in range(len(targets))], cache.hits if cache is not None else 0
+
+
+def _smallest(targets: tuple[Target, ...]) -> set[int]:
+    chosen: set[int] = set()
+    left = SMALL_RUN
+    for index in sorted(range(len(targets)), key=lambda index: targets[index].size):
+        left -= targets[index].size
+        if left < 0:
+            break
+        chosen.add(index)
+    return chosen
+
+
+def _opened(plan: Plan, targets: tuple[Target, ...], roots: tuple[str, ...]) -> Cache | None:
+    if plan.cache_dir is None:
+        return None
+    from amp_doctor.lint.cache import Cache  # noqa: PLC0415
+
+    return Cache(plan.cache_dir, targets, roots)
