@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEMO = "fixtures/demo/train.py"
-PLANTED = {"AMP102", "AMP201", "AMP206", "AMP501"}
+PLANTED = {"AMP102", "AMP201", "AMP316", "AMP502"}
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

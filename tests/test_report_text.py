@@ -76,6 +76,13 @@ def test_the_carets_stand_below_the_fault_after_a_tab() -> None:
     assert source[marks.index("^") : marks.rindex("^") + 1] == "-1e9"
 
 
+def test_a_trail_that_ends_at_the_fault_is_told_beside_its_carets() -> None:
+    ending = dataclasses.replace(CLIP, related=(*CLIP.related, Related(CLIP.path, CLIP.span, "clipped")))
+    marks = [line for line in text(ending).splitlines() if "^" in line or "---" in line]
+    assert len(marks) == 2
+    assert marks[1].endswith("^^ clipped")
+
+
 def test_suppressed_findings_are_not_shown() -> None:
     assert text(HIDDEN) == "Nothing was found wrong in 1 file.\n"
     assert "1 finding suppressed by comments." in text(HIDDEN, verbose=True)
@@ -101,13 +108,18 @@ def test_a_rule_is_introduced_once() -> None:
 def test_frames_keep_to_the_width(width: int) -> None:
     long = "x = model(" + ", ".join(f"argument_{n}" for n in range(40)) + ")\n"
     span = Span(1, long.index("argument_30") + 1, 1, long.index("argument_30") + 12)
-    far = dataclasses.replace(CLIP, span=span, related=(Related("train.py", span, "a step " * 9),), fix=None)
+    far = dataclasses.replace(
+        CLIP,
+        span=span,
+        related=(Related("train.py", dataclasses.replace(span, end_column=span.end_column - 1), "a step " * 9),),
+        fix=None,
+    )
     shown = text(far, width=width, sources={"train.py": long}).splitlines()
     framed = [line for line in shown if " | " in line]
     assert framed
     assert max(cells(line) for line in framed) <= max(width, 31)
     source, marks = framed[0], framed[1]
-    assert source[marks.index("-") : marks.rindex("-") + 1] == "argument_30"
+    assert source[marks.index("-") : marks.rindex("-") + 1] == "argument_3"
 
 
 def test_control_characters_of_a_source_do_not_reach_the_terminal() -> None:

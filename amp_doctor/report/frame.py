@@ -46,7 +46,11 @@ class Step:
 def frame(finding: Finding, sources: Mapping[str, str], width: int) -> list[Line]:
     """The code frame of `finding`; steps in files whose text is not at hand are told in words."""
     steps = [Step(r.path, r.cell, r.span, r.message, "-", "trail") for r in finding.related]
-    steps.append(Step(finding.path, finding.cell, finding.span, "", "^", finding.severity.value))
+    last = ""
+    if steps and (steps[-1].path, steps[-1].cell, steps[-1].span) == (finding.path, finding.cell, finding.span):
+        # The trail ends where the fault is: its words belong beside the carets.
+        last = steps.pop().message
+    steps.append(Step(finding.path, finding.cell, finding.span, last, "^", finding.severity.value))
     gutter = max(len(str(step.span.line + 1)) for step in steps) + 1
     grid = Grid(gutter, max(width - gutter - 4, NARROWEST))
     out: list[Line] = []
