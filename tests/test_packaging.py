@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -88,6 +89,17 @@ def test_the_commands_of_the_readme_exist() -> None:
         shown = run("-m", "amp_doctor", verb, "--help").stdout
         missing = {option for name, option in used if name == verb and option not in shown}
         assert missing == set(), f"amp-doctor {verb} has no {missing}"
+
+
+def test_the_configuration_of_the_readme_is_accepted(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    [sample] = re.findall(r"```toml\n(\[tool\.amp-doctor\]\n.*?)```", readme, re.DOTALL)
+    (tmp_path / "pyproject.toml").write_text(sample)
+    command = [sys.executable, "-m", "amp_doctor", "lint", "--show-settings", "."]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "AMP901" in done.stdout
 
 
 def test_the_readme_lists_the_families_and_links_that_exist() -> None:
