@@ -21,8 +21,6 @@ def _excuses(raw: bytes) -> bool:
 def glance(raw: bytes, path: str, parse: bool) -> FileReport:
     """The report on a file that is not gated. With `parse` it says as well whether it is Python at all."""
     notebook = path.endswith(".ipynb")
-    if parse and not notebook:
-        return _parsed(raw, path)
     if notebook or not raw.isascii():
         from amp_doctor.lint.source import parse_source  # noqa: PLC0415
 
@@ -30,7 +28,7 @@ def glance(raw: bytes, path: str, parse: bool) -> FileReport:
             parse_source(raw, path)
         except ReadError as error:
             return FileReport(path, error=error.reason)
-    return FileReport(path)
+    return _parsed(raw, path) if parse and not notebook else FileReport(path)
 
 
 def _parsed(raw: bytes, path: str) -> FileReport:
@@ -46,6 +44,6 @@ def _parsed(raw: bytes, path: str) -> FileReport:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             from amp_doctor.lint.examine import examine  # noqa: PLC0415
 
-            # Not decoded, or not Python, or written for a newer Python than the one we run on.
+            # It is no Python, or written for a newer Python than the one we run on.
             return examine(raw, path, None, None)
     return FileReport(path)
