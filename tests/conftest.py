@@ -74,6 +74,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not session.config.getoption("--no-skips"):
         return
+    reporter.ensure_newline()
     for report in reporter.stats.get("skipped", []):
         reporter.write_line(f"skipped, which --no-skips refuses: {report.nodeid}: {report.longrepr}", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
