@@ -149,7 +149,7 @@ def without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] == other[0] or max(one[0], other[0]) < min(one[1], other[1])
+    return one[0] == other[0] or (one[0] < other[1] and other[0] < one[1])
 
 
 def _one_by_one(
