@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from amp_doctor.lint.trace import Term
 
 IMPORTS = ("import", "from-import")
-UNKNOWN = Scope("unknown", None, None)
+UNKNOWN = Scope("unknown", None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,21 @@ def codes() -> set[str]:
 
 def load() -> None:
     """Import every family, which registers its checks."""
-    from amp_doctor.lint.checks import activations, autocast, casting, construction, lifecycle, operators, opinions, reductions, regions, scaling  # noqa: F401
+    from amp_doctor.lint.checks import (  # noqa: F401
+        activations,
+        autocast,
+        casting,
+        construction,
+        contexts,
+        deprecated,
+        functions,
+        lifecycle,
+        operators,
+        opinions,
+        reductions,
+        regions,
+        scaling,
+    )
 
 
 __all__ = ["Check", "Draft", "Finished", "Moment", "Reference", "check", "checks_on", "codes", "load"]

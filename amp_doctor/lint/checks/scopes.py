@@ -29,7 +29,6 @@ class Scope:
 
     kind: str
     parent: Scope | None
-    node: ast.AST
     imports: dict[str, list[Imported]] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
     outer: set[str] = field(default_factory=set)
@@ -91,7 +90,7 @@ class _Reader(ast.NodeVisitor):
     """Collects bindings scope by scope; what a name means is settled afterwards."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.module = Scope("module", None, tree)
+        self.module = Scope("module", None)
         self.scope = self.module
         self.scopes = [self.module]
         self.found: list[tuple[ast.Name, Scope]] = []
@@ -147,9 +146,9 @@ class _Reader(ast.NodeVisitor):
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def inside(self, kind: str, node: ast.AST, *parts: ast.AST) -> None:
-        """Visit the parts of a node in a scope of its own."""
-        self.scope = Scope(kind, self.scope, node)
+    def inside(self, kind: str, *parts: ast.AST) -> None:
+        """Visit the parts of a definition in a scope of its own."""
+        self.scope = Scope(kind, self.scope)
         self.scopes.append(self.scope)
         for part in parts:
             self.visit(part)
@@ -168,7 +167,7 @@ class _Reader(ast.NodeVisitor):
         every += [one for one in (node.args.vararg, node.args.kwarg) if one is not None]
         self.outside(*node.decorator_list, *node.args.defaults, *node.args.kw_defaults, node.returns)
         self.outside(*(one.annotation for one in every))
-        self.inside("function", node, *every, *node.body)
+        self.inside("function", *every, *node.body)
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the names ast wants
 
@@ -179,17 +178,17 @@ class _Reader(ast.NodeVisitor):
         self.outside(*node.args.defaults, *node.args.kw_defaults)
         plain = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         plain += [one for one in (node.args.vararg, node.args.kwarg) if one is not None]
-        self.inside("function", node, *plain, node.body)
+        self.inside("function", *plain, node.body)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.bind(node.name)
         self.outside(*node.decorator_list, *node.bases, *node.keywords)
-        self.inside("class", node, *node.body)
+        self.inside("class", *node.body)
 
     def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
-        self.inside("function", node, *node.generators, node.elt)
+        self.inside("function", *node.generators, node.elt)
 
     visit_SetComp = visit_GeneratorExp = visit_ListComp  # noqa: N815 - the names ast wants
 
     def visit_DictComp(self, node: ast.DictComp) -> None:
-        self.inside("function", node, *node.generators, node.key, node.value)
+        self.inside("function", *node.generators, node.key, node.value)
