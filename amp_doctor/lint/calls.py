@@ -341,7 +341,7 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
     loops, m.loops = m.loops, list(m.loops)
     m.stack.append(Call(function, frame, at))
     try:
-        flow = fold(function.body, [state], m)
+        flow = fold(m.body(function, state), [state], m)
     finally:
         m.stack.pop()
         m.loops = loops

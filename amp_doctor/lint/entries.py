@@ -12,6 +12,7 @@ from amp_doctor.lint.events import Forward
 from amp_doctor.lint.fold import fold
 from amp_doctor.lint.interpreter import Call, Interpreter, OutOfBudget
 from amp_doctor.lint.objects import Class, Code, Literal, Object, Symbol, flat
+from amp_doctor.lint.slicing import rooted
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import ClassDef, Function
 from amp_doctor.lint.typestate import Optimizer, Protocol
@@ -29,10 +30,12 @@ def interpret(m: Interpreter) -> None:
     plain = [function for function in m.module.functions if id(function) not in methods and function.name != "<lambda>"]
     try:
         for function in plain:
-            if _top_level(m, function):
+            if _top_level(m, function) and rooted(function.words):
                 for root in roots:
                     _run_function(m, function, root.copy())
         for definition in m.module.classes:
+            if not any(rooted(function.words) for function in definition.methods.values()):
+                continue
             for root in roots[:2]:
                 _class(m, definition, root.copy())
         _trainers(m)
@@ -85,7 +88,7 @@ def _module(m: Interpreter) -> list[State]:
     # A script is in nobody's hands before it starts: no gradients, no scaler in use.
     state.protocol = Protocol().zeroed(None)
     try:
-        flow = fold(m.module.body, [state], m)
+        flow = fold(m.module.slicer.slice(function), [state], m)
         ends = flow.ends + flow.exits.get("raise", [])
     except OutOfBudget:
         m.silences += 1
@@ -95,6 +98,7 @@ def _module(m: Interpreter) -> list[State]:
         m.stack.clear()
     if not ends:
         ends = _definitions_only(m)
+    _share(m, ends)
     roots: dict[object, State] = {}
     words = frozenset(word for function in m.module.functions for word in function.words)
     for end in ends:
@@ -106,6 +110,21 @@ def _module(m: Interpreter) -> list[State]:
         )
         roots.setdefault(key, root)
     return list(roots.values())[:MAX_SEEDS]
+
+
+def _share(m: Interpreter, ends: list[State]) -> None:
+    """What every path agrees on becomes the file's globals; states keep only what tells them apart."""
+    if not ends:
+        return
+    frame = m.module.frame
+    first, *others = ends
+    common = {name: value for (where, name), value in first.env.items() if where == frame and all(other.env.get((frame, name)) == value for other in others)}
+    m.globals[frame] = {name: value for name, value in common.items() if not name.startswith("%")}
+    for end in ends:
+        for name in common:
+            del end.env[(frame, name)]
+        for key in [key for key in end.env if key[1].startswith("%")]:
+            del end.env[key]
 
 
 def _definitions_only(m: Interpreter) -> list[State]:
@@ -136,7 +155,7 @@ def _run_function(m: Interpreter, function: Function, state: State, receiver: Ob
         m.enter_context(function.at, context, None, body_state)
     m.stack.append(Call(function, frame))
     try:
-        return m.run(function.body, body_state)
+        return m.run(m.body(function, body_state), body_state)
     finally:
         m.stack.clear()
         m.loops.clear()
@@ -154,7 +173,7 @@ def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
     seeds = _seeds(m, cls, receiver, root)
     forward = _is_module(receiver)
     for name, function in definition.methods.items():
-        if name == "__init__" or (forward and name == "forward"):
+        if name == "__init__" or (forward and name == "forward") or not (rooted(function.words) or function.words & m.module.slicer.relevant):
             continue
         for seed in seeds:
             state = seed.copy()
@@ -224,13 +243,12 @@ def _distinct(m: Interpreter, receiver: Object, states: list[State]) -> list[Sta
 def _forwards(m: Interpreter, root: State) -> None:
     """The forward of each module class, under the region its file is believed to call it in."""
     region = m.facts.get("presumed")
-    for event in m.log:
-        if isinstance(event, Forward) and isinstance(event.module, Symbol):
-            break
     for definition in m.module.classes:
         cls = Class(definition, m.module.frame)
         receiver = Object("instance", f"self:{definition.name}", api=definition.name, cls=cls, origin="used", facts=library.class_facts(m, cls, root))
         if not _is_module(receiver) or "forward" not in definition.methods:
+            continue
+        if not isinstance(region, Region) and not rooted(definition.methods["forward"].words):
             continue
         for seed in _seeds(m, cls, receiver, root.copy())[:3]:
             state = seed.copy()

@@ -40,10 +40,10 @@ from amp_doctor.lint.trace import (
 if TYPE_CHECKING:
     from amp_doctor.lint.project import Module, Project
 
-MAX_STATES = 48
+MAX_STATES = 24
 MAX_DEPTH = 5
 MAX_TRAINERS = 4
-BUDGET = 60_000
+BUDGET = 12_000
 """Leaves interpreted per file; past it the rest of the file is left unread (and counted as silence)."""
 
 
@@ -294,10 +294,9 @@ class Interpreter:
             seen.setdefault(state.key(), state)
         kept = list(seen.values())
         if len(kept) > MAX_STATES:
+            # The rest of the paths is not followed: what is wrong only there is missed.
             self.silences += 1
             kept = kept[:MAX_STATES]
-            for state in kept:
-                state.protocol = state.protocol.unknown()
         return kept
 
     def copy(self, state: State) -> State:
@@ -305,6 +304,13 @@ class Interpreter:
 
     def key(self, state: State) -> object:
         return state.key()
+
+    def body(self, function: Function, state: State) -> Seq:
+        """What of a function is interpreted: all of it inside an autocast region, else what can matter."""
+        if state.regions:
+            return function.body
+        module = self.owners.get(function.module, self.module)
+        return module.slicer.slice(function)
 
     # --- helpers ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint.objects import Api, Symbol, Value
+from amp_doctor.lint.slicing import Slicer
 from amp_doctor.lint.trace import ClassDef, Function, Seq
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Module:
     uses: dict[str, set[str]]
     words: frozenset[str]
     places: Any
+    slicer: Slicer
     table: dict[str, Value] | None = None
     visiting: bool = False
 

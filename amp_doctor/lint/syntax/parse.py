@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amp_doctor.lint.project import STRIDE, Module
+from amp_doctor.lint.slicing import Slicer, relevant_functions, rooted
 from amp_doctor.lint.syntax import SyntaxFault
 from amp_doctor.lint.syntax.lower import lower
 from amp_doctor.lint.syntax.places import Places
 
 if TYPE_CHECKING:
     from amp_doctor.lint.source import Source
+
+GENTLE = 40_000
+"""Characters from which on a file is cut to what is telling; smaller ones lose only the branches that are not."""
 
 
 def parse(source: Source, number: int) -> Module:
@@ -24,6 +28,8 @@ def parse(source: Source, number: int) -> Module:
         raise SyntaxFault(message, fault.editor_line, fault.editor_column) from None
     base = number * STRIDE
     lowered = lower(tree, base, number)
+    slicer = Slicer(relevant_functions(lowered.functions), gentle=len(source.code) < GENTLE)
+    slicer.prepare((function for function in lowered.functions if rooted(function.words) or function.name == "__init__"), lowered.body)
     return Module(
         path=source.path,
         file=source.file,
@@ -35,5 +41,6 @@ def parse(source: Source, number: int) -> Module:
         references=lowered.references,
         uses=lowered.uses,
         words=lowered.words,
+        slicer=slicer,
         places=Places(tree, source.code, base, lowered.nodes, lowered.parents),
     )
