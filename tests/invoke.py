@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from amp_doctor.cli import _status
+from amp_doctor.cli import status_of
 from amp_doctor.finding import Applicability, Edit, Finding, Fix, Severity, Span
 from amp_doctor.lint.analyse import Analysis
 from amp_doctor.lint.syntax import SyntaxFault
@@ -34,7 +34,7 @@ def amp_doctor(*arguments: str, stdin: bytes = b"") -> Done:
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     typed = io.TextIOWrapper(io.BytesIO(stdin))
     with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "stdin", typed):
-        status = _status(list(arguments))
+        status = status_of(list(arguments))
     texts = []
     for stream in (out, err):
         stream.flush()

@@ -45,14 +45,15 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the status that DESIGN section 6 gives the outcome."""
+    sys.exit(status_of(arguments))
+
+
+def status_of(arguments: list[str] | None) -> int:
+    """Run the command line; the status to exit with."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A file name or a line of source that the terminal cannot show must not end the run.
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(_status(arguments))
-
-
-def _status(arguments: list[str] | None) -> int:
     try:
         status = cli.main(arguments, prog_name="amp-doctor", standalone_mode=False)
         sys.stdout.flush()

@@ -176,7 +176,7 @@ def _report(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str,
         write_file(output, text)
         return
     if style in ("json", "sarif") and isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding="utf-8")
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     write(text, stream)
 
 
