@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -488,6 +489,9 @@ def clip(m: Interpreter, at: int, api: str, params: Value | None, limit: Value |
     return Tensor(FP32, True, None, frozenset(), frozenset({"norm"}), at)
 
 
+_MAKES_MODELS = re.compile(r"(^|_)(create|build|get|load|make|init)_(\w+_)?(model|net|network|unet|vae|encoder|backbone|transformer)$|^from_pretrained$")
+
+
 def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, state: State, used: bool) -> Value:
     """A module cast changes it in place; a tensor cast makes a new tensor."""
     m.emit(Cast(at, target, dtype, how, used), state)
@@ -503,7 +507,7 @@ def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, st
                     state.heap.pop((text(child), "%dtype"), None)
                 set_precision(target, dtype, at, state)
             return target
-        if target.key in m.facts.get("modules", ()) or _looks_like_module(m, target, state):
+        if target.key in m.facts.get("modules", ()) or _MAKES_MODELS.search(target.name) or _looks_like_module(m, target, state):
             set_precision(target, dtype, at, state)
             return target
         return Tensor(dtype, True, None, frozenset(), frozenset({"guessed"}), at)

@@ -16,6 +16,7 @@ from amp_doctor.lint.events import Backward, Cast, Scale
 from amp_doctor.lint.objects import HALF, TRUE, Class, Literal, Object, Symbol, Tensor, Test, Value, text
 
 _OWN_SCALE = re.compile(r"(loss|backward)[^\n]*\*\s*(\d{2,}|2\s*\*\*|[\w.]*scale)")
+_SWITCH = re.compile(r"amp|half|fp16|mixed|precision|_dtype", re.IGNORECASE)
 _BORROWED = re.compile(r"\.dtype\b[^()]*\)$")
 _NATIVE = re.compile(r"GradScaler|(?<![A-Za-z])scaler")
 
@@ -35,9 +36,16 @@ def half_activations_without_scaler(at: Moment[Any]) -> Iterator[Draft]:
     event = at.event
     notes: Notes = at.interpreter.facts.setdefault("activations", Notes())
     if isinstance(event, Cast):
-        if event.dtype == HALF and _activation(at, event.target) and not _in_float16(at) and not half_in(at.state) and not _borrowed(at):
+        if (
+            event.dtype == HALF
+            and _activation(at, event.target)
+            and not _in_float16(at)
+            and not half_in(at.state)
+            and not _borrowed(at)
+        ):
             message = "an activation is cast to float16 by hand, and on a path without a loss scale its gradient may become zero"
-            notes.casts[event.at] = at.finding(message), _guards(at)
+            draft, guards = notes.casts.get(event.at, (at.finding(message), frozenset()))
+            notes.casts[event.at] = draft, guards | _guards(at)
     elif isinstance(event, Scale):
         notes.switches[event.scaler.oid] = event.scaler.fact("enabled") or TRUE
     elif isinstance(event, Backward):
@@ -71,7 +79,9 @@ def _parametrised(at: Moment[Cast], module: Object) -> bool:
         return True
     found = evaluate.find_method(at.interpreter, cls, "__init__", at.state)
     bases = evaluate.api_bases(at.interpreter, cls, at.state)
-    return set(bases) != {"torch.nn.Module"} or (found is not None and bool(found[0].words & {"Parameter", "register_parameter", "add_module"}))
+    return set(bases) != {"torch.nn.Module"} or (
+        found is not None and bool(found[0].words & {"Parameter", "register_parameter", "add_module"})
+    )
 
 
 def _in_float16(at: Moment[Cast]) -> bool:
@@ -114,4 +124,4 @@ def _may_be_off(at: Moment[Finished], notes: Notes, scaler: str | None, guards: 
         return not FRAMEWORK_WORDS.search(_NATIVE.sub("", at.module.code)) and not _OWN_SCALE.search(at.module.code)
     switch = notes.switches.get(scaler, TRUE)
     constant = isinstance(switch, Literal) or decide(switch, {}) is not None
-    return not constant and not any(text(Symbol(key)) in text(switch) for key in guards)
+    return not constant and not any(key in text(switch) or _SWITCH.search(key.rpartition(".")[2]) for key in guards)

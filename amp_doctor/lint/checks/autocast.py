@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Confidence
 from amp_doctor.lint import apis, calls, library
-from amp_doctor.lint.checks.precision import Part, half_parts, note, settled
+from amp_doctor.lint.checks.precision import Part, half_parts, keep, settled
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Args, Backward, Cast, Event, Forward, OpCall, Step
 from amp_doctor.lint.objects import FP32, Code, Items, Literal, Object, Symbol, Tensor, Value, text
@@ -148,8 +148,7 @@ def half_model_in_autocast(at: Moment[Any]) -> Iterator[Draft]:
     for source in at.event.sources & halves.keys():
         part, forward = halves[source]
         message = "a trained model is converted to half precision and run under autocast, which wants float32 weights"
-        trail = [(forward, "runs under autocast here"), (at.event.at, "and is trained")]
-        note(at, [part], at.finding(message, at=part.cast_at, trail=trail))
+        keep(at, [part], message, part.cast_at, (forward, "runs under autocast here"), (at.event.at, "and is trained"))
 
 
 @check("AMP316", on=(Cast, Forward))

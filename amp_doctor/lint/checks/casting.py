@@ -7,18 +7,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from amp_doctor.lint import library
-from amp_doctor.lint.checks.precision import Part, note, settled, trained_parts
+from amp_doctor.lint.checks.precision import LOW, Part, has_batchnorm, keep, settled, trained_parts
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Backward, Cast, Forward, OpCall, Scale, Step, Unscale
 from amp_doctor.lint.objects import FALSE, HALF, NONE, TRUE, Literal, Object, Symbol, Tensor, Value, flat, text
 from amp_doctor.lint.typestate import Stage
 
-_FUSED = re.compile(r"\.(Adam|AdamW|SGD|Adagrad)$")
-_UNSCALED_BY_SCALER = ("torch.optim.", "bitsandbytes.optim.", "torch_optimizer.", "transformers.optimization.", "timm.optim.")
+_FUSED = re.compile(r"torch\.optim\.(\w+\.)?(Adam|AdamW|SGD|Adagrad)$")
+_ORDINARY = ("torch.optim.", "bitsandbytes.optim.", "torch_optimizer.", "transformers.optimization.", "timm.optim.")
+"""Optimizers that leave unscaling to the scaler, unless they are fused."""
 _EPS = re.compile(r"\.(Adam|AdamW|NAdam|RAdam|Adamax|RMSprop|SparseAdam)$")
 _ZERO_IN_HALF = 2.0**-25
 _CASTS_BACK = re.compile(r"cast|float|fp32|upcast|kbit|keep_", re.IGNORECASE)
-_NORMS_BACK = re.compile(r"Norm[^\n]*\n?[^\n]*\.(float\(\)|to\((dtype=)?torch\.float)|convert_(bn|batch_?norm)|(bn|batch_?norm)\w*_(to_)?(float|fp32)", re.IGNORECASE)
+_NORMS_BACK = re.compile(
+    r"Norm[^\n]*\n?[^\n]*\.(float\(\)|to\((dtype=)?torch\.float)|convert_(bn|batch_?norm)|"
+    r"(bn|batch_?norm)\w*_(to_)?(float|fp32)",
+    re.IGNORECASE,
+)
 
 
 # --- what was cast back --------------------------------------------------------------------------
@@ -29,20 +34,21 @@ def cast_back(at: Moment[Any]) -> None:
     event = at.event
     found: set[str] = at.interpreter.facts.setdefault("cast-back", set())
     if isinstance(event, Cast):
-        if event.dtype not in ("float16", "bfloat16") and not isinstance(event.target, Tensor) and ".params[]" in text(event.target):
-            found.add(text(event.target).partition(".params[]")[0])
+        owner, params, _ = text(event.target).partition(".params[]")
+        if params and event.dtype not in LOW:
+            found.add(owner)
         return
     name = event.name if isinstance(event, OpCall) else event.module.name if isinstance(event.module, Symbol) else ""
     if _CASTS_BACK.search(name.rpartition(".")[2]):
-        found |= {text(item) for _, value in event.args for item in flat(value) if isinstance(item, Object | Symbol)}
+        given = (item for _, value in event.args for item in flat(value))
+        found |= {text(item) for item in given if isinstance(item, Object | Symbol)}
 
 
 def plain_parts(at: Moment[Step]) -> list[Part]:
     """The half weights that this step of a stock optimizer updates, without a scaler."""
     optimizer = at.event.optimizer
-    if at.event.scaler is not None or not optimizer.api.startswith("torch.optim.") or optimizer.origin != "constructed":
-        return []
-    return trained_parts(at.state, optimizer)
+    stock = optimizer.origin == "constructed" and optimizer.api.startswith("torch.optim.")
+    return trained_parts(at.state, optimizer) if stock and at.event.scaler is None else []
 
 
 # --- with a scaler -------------------------------------------------------------------------------
@@ -55,22 +61,22 @@ def half_parameters_with_scaler(at: Moment[Any]) -> Iterator[Draft]:
     elif isinstance(at.event, Cast | OpCall | Forward):
         cast_back(at)
     elif _refuses(at):
+        message = "the parameters are float16, and the scaler refuses float16 gradients: leave the casting to autocast"
+        gets = (at.event.optimizer.at, "the optimizer gets these parameters")
         for part in trained_parts(at.state, at.event.optimizer):
             if part.dtype == HALF:
-                message = "the parameters are float16, and the gradient scaler refuses float16 gradients: keep the weights in float32 and let autocast cast"
-                trail = [(at.event.optimizer.at, "the optimizer gets these parameters"), (at.event.at, "unscaling their gradients raises here")]
-                note(at, [part], at.finding(message, at=part.cast_at, trail=trail))
+                keep(at, [part], message, part.cast_at, gets, (at.event.at, "unscaling their gradients raises here"))
 
 
 def _refuses(at: Moment[Step] | Moment[Unscale]) -> bool:
     """This call unscales, and raises for float16 gradients."""
     scaler, optimizer = at.event.scaler, at.event.optimizer
-    if scaler is None or "Sharded" in scaler.api or "_unscale_grads_" in at.module.code or not optimizer.api.startswith(_UNSCALED_BY_SCALER):
+    if scaler is None or "Sharded" in scaler.api or "_unscale_grads_" in at.module.code:
         return False
-    if isinstance(at.event, Unscale):
-        return True
-    fused = optimizer.fact("fused")
-    return optimizer.fact("open") is None and (fused in (None, FALSE, NONE) or at.state.protocol.get(optimizer.oid).stage is Stage.UNSCALED)
+    if not optimizer.api.startswith(_ORDINARY):
+        return False
+    plain = optimizer.fact("fused") in (None, FALSE, NONE) and optimizer.fact("open") is None
+    return plain or isinstance(at.event, Unscale)
 
 
 @check("AMP408", on=(Step, Finished))
@@ -79,14 +85,14 @@ def fused_optimizer_half_parameters(at: Moment[Any]) -> Iterator[Draft]:
         yield from settled(at)
         return
     optimizer = at.event.optimizer
-    if at.event.scaler is None or optimizer.fact("fused") != TRUE or not _FUSED.search(optimizer.api) or not optimizer.api.startswith("torch.optim."):
+    if at.event.scaler is None or optimizer.fact("fused") != TRUE or not _FUSED.match(optimizer.api):
         return
     if at.state.protocol.get(optimizer.oid).stage is Stage.UNSCALED:
         return
+    message = "a fused optimizer over float16 parameters hides the scaler's error: the weights are trained in float16"
     for part in trained_parts(at.state, optimizer):
         if part.dtype == HALF:
-            message = "a fused optimizer over float16 parameters hides the error of the scaler, and the weights are trained in float16"
-            note(at, [part], at.finding(message, at=optimizer.at, trail=[(part.cast_at, "the parameters become float16 here")]))
+            keep(at, [part], message, optimizer.at, (part.cast_at, "the parameters become float16 here"))
 
 
 # --- without a scaler ----------------------------------------------------------------------------
@@ -97,10 +103,10 @@ def half_batchnorm(at: Moment[Any]) -> Iterator[Draft]:
     if isinstance(at.event, Finished):
         yield from settled(at)
         return
+    message = "batch normalisation is cast to float16 with the trained network: its statistics stop following the data"
     for part in plain_parts(at):
-        if part.dtype == HALF and library.has_batchnorm(part.module, at.state) and not _NORMS_BACK.search(at.module.code):
-            message = "batch normalisation is cast to float16 with the trained network: its running statistics stop following the data"
-            note(at, [part], at.finding(message, at=part.cast_at, trail=[(at.event.optimizer.at, "the optimizer trains these weights")]))
+        if part.dtype == HALF and has_batchnorm(part.module, at.state) and not _NORMS_BACK.search(at.module.code):
+            keep(at, [part], message, part.cast_at, (at.event.optimizer.at, "the optimizer trains these weights"))
 
 
 @check("AMP403", on=(Step, Finished))
@@ -110,12 +116,12 @@ def adam_eps_in_half(at: Moment[Any]) -> Iterator[Draft]:
         return
     optimizer = at.event.optimizer
     eps = optimizer.fact("eps") or Literal(1e-8)
-    if not _EPS.search(optimizer.api) or optimizer.fact("open") is not None or not isinstance(eps, Literal) or not isinstance(eps.value, int | float):
+    if not _EPS.search(optimizer.api) or optimizer.fact("open") is not None or not isinstance(eps, Literal):
         return
     parts = [part for part in plain_parts(at) if part.dtype == HALF]
-    if parts and eps.value <= _ZERO_IN_HALF:
-        message = f"eps={eps.value:g} rounds to zero in float16, and the state of this optimizer is float16 like its parameters"
-        note(at, parts, at.finding(message, at=optimizer.at, trail=[(parts[0].cast_at, "the parameters become float16 here")]))
+    if parts and isinstance(eps.value, int | float) and eps.value <= _ZERO_IN_HALF:
+        message = f"eps={eps.value:g} rounds to zero in float16, the dtype of this optimizer's parameters and state"
+        keep(at, parts, message, optimizer.at, (parts[0].cast_at, "the parameters become float16 here"))
 
 
 @check("AMP404", on=(Step, Finished))
@@ -125,7 +131,7 @@ def half_weights_without_master(at: Moment[Any]) -> Iterator[Draft]:
         return
     for part in plain_parts(at):
         message = f"the weights are trained in {part.dtype} without a float32 copy: small updates round away"
-        note(at, [part], at.finding(message, at=part.cast_at, trail=[(at.event.optimizer.at, "the optimizer trains these weights")]))
+        keep(at, [part], message, part.cast_at, (at.event.optimizer.at, "the optimizer trains these weights"))
 
 
 @check("AMP407", on=(Step, Finished))
@@ -136,8 +142,8 @@ def cast_after_optimizer(at: Moment[Any]) -> Iterator[Draft]:
     before = at.state.heap.get((at.event.optimizer.oid, "%casts"))
     for part in plain_parts(at):
         if isinstance(before, Literal) and str(part.cast_at) not in str(before.value).split("|"):
-            message = f"the module is cast to {part.dtype} after the optimizer was built: the weights change under its hands"
-            note(at, [part], at.finding(message, at=part.cast_at, trail=[(at.event.optimizer.at, "the optimizer was built here")]))
+            message = f"the module is cast to {part.dtype} after the optimizer was built: its weights change in place"
+            keep(at, [part], message, part.cast_at, (at.event.optimizer.at, "the optimizer was built here"))
 
 
 # --- casts of their own --------------------------------------------------------------------------
@@ -146,8 +152,10 @@ def cast_after_optimizer(at: Moment[Any]) -> Iterator[Draft]:
 @check("AMP405", on=Forward)
 def half_model_on_cpu(at: Moment[Forward]) -> Iterator[Draft]:
     found = library.precision_at(at.event.module, at.state)
-    if found is not None and found[0] == HALF and at.state.heap.get((text(at.event.module), "%device")) == Literal("cpu"):
-        yield at.finding("the model is cast to float16 on the CPU too, where float16 is slow and partly missing", at=found[1], trail=[(at.event.at, "it runs here")])
+    device = at.state.heap.get((text(at.event.module), "%device"))
+    if found is not None and found[0] == HALF and device == Literal("cpu"):
+        message = "on some paths the model runs in float16 on the CPU, where float16 is slow and partly missing"
+        yield at.finding(message, at=found[1], trail=[(at.event.at, "it runs here")])
 
 
 @check("AMP406", on=(Cast, Finished))
@@ -161,7 +169,8 @@ def cast_not_assigned(at: Moment[Any]) -> Iterator[Draft]:
     if at.event.used or at.event.dtype is None:
         return
     if not isinstance(target, Tensor):
-        if library.is_module_value(target) or (isinstance(target, Symbol) and library._looks_like_module(at.interpreter, target, at.state)):
+        known = isinstance(target, Symbol) and library._looks_like_module(at.interpreter, target, at.state)
+        if known or library.is_module_value(target):
             facts.setdefault("cast-modules", set()).add(at.event.at)
     elif "guessed" not in target.tags and (target.sure or not target.at):
         message = "the result of the cast is not used: a tensor is not cast in place"
@@ -173,7 +182,8 @@ def half_round_trip(at: Moment[Any]) -> Iterator[Draft]:
     event, facts = at.event, at.interpreter.facts
     if isinstance(event, Finished):
         if any(isinstance(each, Step | Backward | Scale) for each in event.log):
-            reloaded = {cast_at for (cast_at, key), back in facts.get("back", {}).items() if _reloaded(at, key, *back)}
+            back = facts.get("back", {}).items()
+            reloaded = {cast_at for (cast_at, key), place in back if _reloaded(at, key, *place)}
             yield from (draft for draft in settled(at) if draft.at not in reloaded)
         return
     module = event.receiver if isinstance(event, OpCall) else event.target
@@ -184,9 +194,10 @@ def half_round_trip(at: Moment[Any]) -> Iterator[Draft]:
             facts.setdefault("reloaded", {}).setdefault((at.interpreter.here, text(module)), set()).add(event.at)
         return
     dtype, cast = at.state.heap.get((text(module), "%dtype")), at.state.heap.get((text(module), "%cast"))
-    if event.dtype in ("float32", "float64") and dtype == Literal(HALF) and isinstance(cast, Literal) and _live(at, module):
-        message = "the live model is cast to float16 in place and back, which rounds its weights for good: cast a deep copy"
-        note(at, [Part(module, HALF, cast.value, module)], at.finding(message, at=cast.value, trail=[(event.at, "cast back here")]))
+    returns = event.dtype in ("float32", "float64") and dtype == Literal(HALF)
+    if returns and isinstance(cast, Literal) and _live(at, module):
+        message = "the live model is cast to float16 in place and back: its weights stay rounded; cast a deep copy"
+        keep(at, [Part(module, HALF, cast.value, module)], message, cast.value, (event.at, "cast back here"))
         facts.setdefault("back", {})[(cast.value, text(module))] = (at.interpreter.here, event.at)
 
 
@@ -199,5 +210,3 @@ def _live(at: Moment[Cast], module: Value) -> bool:
     """Not a copy that only this function holds."""
     copied = isinstance(module, Object) and module.fact("copy") is not None
     return not copied or any(value == module for value in at.state.heap.values())
-
-

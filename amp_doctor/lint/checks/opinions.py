@@ -14,7 +14,9 @@ from amp_doctor.lint.trace import Function
 
 _EVERY = re.compile(r"Modulo ([\w.]+)\)")
 _ASKS_SCALE = re.compile(r"scale|skip|inf", re.IGNORECASE)
-_CAPABILITY = re.compile(r"is_bf16_supported|get_device_capability|bf16_available|is_bfloat16_supported|compute_capability")
+_CAPABILITY = re.compile(
+    r"is_bf16_supported|get_device_capability|bf16_available|is_bfloat16_supported|compute_capability"
+)
 
 
 def sites(at: Moment[Any]) -> list[Site]:
@@ -45,11 +47,27 @@ def scaler_calls(at: Moment[Any], method: str) -> list[Site]:
 @check("AMP901", on=Step)
 def accumulated_loss_not_divided(at: Moment[Step]) -> Iterator[Draft]:
     step = site_of(at, at.event.at)
-    every = next((match[1] for test in reversed(step.tests) if not test.startswith("not ") and (match := _EVERY.search(test))), None) if step else None
+    every = (
+        next(
+            (
+                match[1]
+                for test in reversed(step.tests)
+                if not test.startswith("not ") and (match := _EVERY.search(test))
+            ),
+            None,
+        )
+        if step
+        else None
+    )
     if step is None or every is None:
         return
     for site in sites(at):
-        if site.method != "backward" or not together(site, step) or len(site.tests) >= len(step.tests) or _divided(at, site, every):
+        if (
+            site.method != "backward"
+            or not together(site, step)
+            or len(site.tests) >= len(step.tests)
+            or _divided(at, site, every)
+        ):
             continue
         message = f"gradients are added up over {every} batches, and the loss is never divided by that number"
         yield at.finding(message, at=site.leaf.at, trail=[(at.event.at, "stepped only then")])
@@ -73,12 +91,19 @@ def scheduler_after_skipped_step(at: Moment[OpCall]) -> Iterator[Draft]:
         return
     step = next((step for step in steps if step.leaf.at < here.leaf.at and together(here, step)), None)
     if step is not None:
-        yield at.finding("the scheduler moves on even when the scaler skipped the step of the optimizer", trail=[(step.leaf.at, "this step may be skipped")])
+        yield at.finding(
+            "the scheduler moves on even when the scaler skipped the step of the optimizer",
+            trail=[(step.leaf.at, "this step may be skipped")],
+        )
 
 
 @check("AMP903", on=OpCall)
 def get_scale_every_step(at: Moment[OpCall]) -> Iterator[Draft]:
-    if at.event.name != "GradScaler.get_scale" or not isinstance(at.event.receiver, Object) or at.enabled(at.event.receiver) is False:
+    if (
+        at.event.name != "GradScaler.get_scale"
+        or not isinstance(at.event.receiver, Object)
+        or at.enabled(at.event.receiver) is False
+    ):
         return
     here = site_of(at, at.event.at)
     if here is None or not any(together(here, step) for step in scaler_calls(at, "step")) or _needed(at, here):
@@ -91,7 +116,11 @@ def _needed(at: Moment[OpCall], here: Site) -> bool:
     statement = at.text(at.home(here.leaf.at).places.statement(here.leaf.at))
     call = re.escape(at.text(here.leaf.at))
     bound = re.match(rf"\s*([\w.]+)\s*=\s*{call}\s*$", statement)
-    code = at.text(at.interpreter.stack[-1].function.at) if at.interpreter.stack[-1].function.name != "<module>" else at.module.code
+    code = (
+        at.text(at.interpreter.stack[-1].function.at)
+        if at.interpreter.stack[-1].function.name != "<module>"
+        else at.module.code
+    )
     used = rf"(?<![\w.]){re.escape(bound[1])}(?![\w.])" if bound else call
     return bool(re.search(rf"([<>]=?|[!=]=|/=?|\*)\s*{used}|{used}\s*([<>]|[!=]=|/|\*)", code))
 

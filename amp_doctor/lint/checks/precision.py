@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from amp_doctor.lint import library
+from amp_doctor.lint import apis, library
 from amp_doctor.lint.checks.registry import Draft, Moment
 from amp_doctor.lint.objects import BF16, FALSE, HALF, Literal, Object, Symbol, Value, flat, text
 from amp_doctor.lint.state import State
@@ -23,7 +23,10 @@ SILENCED_BY = {
 }
 """One cast, one finding: the codes that say something sharper about the same cast."""
 
-_WITHOUT_PARAMETERS = re.compile(r"torch\.nn\.(\w*(ReLU|ELU)\d?|GELU|SiLU|Mish|Tanh|Sigmoid|\w*Softmax|\w*Dropout\w*|Flatten|Unflatten|Identity|\w*Pool\dd|Upsample)$")
+_WITHOUT_PARAMETERS = re.compile(
+    r"torch\.nn\.(\w*(ReLU|ELU)\d?|GELU|SiLU|Mish|Tanh|Sigmoid|\w*Softmax|\w*Dropout\w*|Flatten|Unflatten|Identity|"
+    r"\w*Pool\dd|Upsample)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,9 @@ def half_parts(state: State, module: Value, owner: Value, depth: int = 0) -> lis
     children = library.children_of(module, state)
     own = _own(state, module)
     if own is not None and own[0] in LOW:
-        left = [child for child in children if _has_parameters(child) and _own(state, child) is None and not frozen(state, child)]
-        return [Part(module, *own, owner)] if left or not any(_has_parameters(child) for child in children) else []
+        children = [child for child in children if _has_parameters(child)]
+        left = [child for child in children if _own(state, child) is None and not frozen(state, child)]
+        return [Part(module, *own, owner)] if left or not children else []
     if depth > 4:
         return []
     return [part for child in children for part in half_parts(state, child, owner, depth + 1)]
@@ -73,12 +77,10 @@ def _part_of_half(state: State, module: Value) -> list[Part]:
             if own is not None:
                 return [Part(Symbol(key), *own, module)] if own[0] in LOW else []
         return []
-    for (owner, name), value in state.heap.items():
-        if name == "%dtype" and isinstance(value, Literal) and value.value in LOW:
-            holder = next((held for held in [*state.env.values(), *state.heap.values()] if isinstance(held, Object) and held.oid == owner), None)
-            own = _own(state, holder) if holder is not None else None
-            if own is not None and module in library._descendants(holder, state):
-                return [Part(holder, *own, module)]
+    for holder in [*state.env.values(), *state.heap.values()]:
+        own = _own(state, holder) if isinstance(holder, Object) else None
+        if own is not None and own[0] in LOW and module in library._descendants(holder, state):
+            return [Part(holder, *own, module)]
     return []
 
 
@@ -103,19 +105,31 @@ def frozen(state: State, module: Value) -> bool:
     )
 
 
+def has_batchnorm(module: Value, state: State, depth: int = 0) -> bool:
+    """Batch normalisation is in the module, with running statistics as it has them by default."""
+    if not isinstance(module, Object) or depth > 6:
+        return False
+    if apis.BATCHNORM_MODELS.match(module.api) or (apis.BATCHNORM.match(module.api) and "Instance" not in module.api):
+        return True
+    return any(has_batchnorm(child, state, depth + 1) for child in library.children_of(module, state))
+
+
 def half_in(state: State) -> bool:
     """Some module is half precision on this path."""
-    return any(name == "%dtype" and isinstance(value, Literal) and value.value in LOW for (_, name), value in state.heap.items())
+    dtypes = (value for (_, name), value in state.heap.items() if name == "%dtype")
+    return any(isinstance(value, Literal) and value.value in LOW for value in dtypes)
 
 
 # --- one cast, one finding -----------------------------------------------------------------------
 
 
-def note(at: Moment[Any], parts: list[Part], draft: Draft) -> None:
+def keep(at: Moment[Any], parts: list[Part], message: str, place: int, *trail: tuple[int, str]) -> None:
     """Keep a finding about these casts until the file has been read; `settled` decides."""
     notes = at.interpreter.facts.setdefault("cast-notes", {})
+    draft = at.finding(message, at=place, trail=trail)
     for part in parts:
-        notes.setdefault(part.cast_at, {}).setdefault(draft.code, []).append((draft, text(part.module), text(part.owner)))
+        kept = notes.setdefault(part.cast_at, {}).setdefault(draft.code, [])
+        kept.append((draft, text(part.module), text(part.owner)))
 
 
 def settled(at: Moment[Any]) -> Iterator[Draft]:
@@ -127,9 +141,3 @@ def settled(at: Moment[Any]) -> Iterator[Draft]:
         for draft, *keys in codes.get(at.code, ()):
             if not casts.intersection(keys):
                 yield draft
-
-
-def silenced(at: Moment[Any], cast_at: int) -> bool:
-    """True when a sharper code speaks about this cast; only known at the end of the file."""
-    codes = at.interpreter.facts.get("cast-notes", {}).get(cast_at, {})
-    return any(code in codes for code in SILENCED_BY.get(at.code, ()))
