@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -201,14 +202,25 @@ def test_a_place_that_cannot_be_written_to_does_no_harm(here: Path) -> None:
     assert [f.code for f in lint().report.findings] == ["AMP201", "AMP002", "AMP301"]
 
 
-def test_what_failed_is_tried_again(here: Path) -> None:
+def test_what_may_be_better_next_time_is_tried_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(here, bad="# autocast crash\n")
     (here / "latin.py").write_bytes(b"# caf\xe9\n")
     first = lint()
     assert [f.code for f in first.report.findings] == ["AMP003"]
     assert [error.path for error in first.report.errors] == ["latin.py"]
     again = lint()
-    assert (again.cached, again.report) == (0, first.report)
+    assert (again.cached, again.report) == (1, first.report)
+
+    def dying(*arguments: object) -> object:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+    plant(here, bad="# autocast\n")
+    monkeypatch.setattr("amp_doctor.lint.analyse.analyse", dying)
+    # The modules are loaded in this process, which must survive.
+    monkeypatch.setattr("amp_doctor.lint.parallel.warm_up", lambda: None)
+    assert [f.code for f in lint().report.findings] == ["AMP003"]
+    assert lint().cached == 0
 
 
 def test_files_that_are_gone_are_forgotten_others_kept(here: Path) -> None:

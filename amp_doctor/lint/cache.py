@@ -94,8 +94,8 @@ class Cache:
         return True
 
     def put(self, target: Target, raw: bytes | None, report: FileReport, parsed: bool) -> None:
-        """Remember a report; `raw` is None for a file that is not gated. What could not be read is not remembered."""
-        if report.error is not None or any(finding.code == "AMP003" for finding in report.findings):
+        """Remember a report; `raw` is None for a file that is not gated. What may be better next time is not kept."""
+        if report.error is not None or not report.lasting:
             return
         name = self._name(target.file)
         entry: Entry = [target.mtime_ns, target.size, int(parsed)]

@@ -36,10 +36,10 @@ def analyse_all(
     order = sorted(texts, key=lambda index: (-len(texts[index]), index))
     jobs = jobs_for(sum(map(len, texts.values())), plan.jobs)
     reports: dict[int, FileReport] = {}
-    for position, result in in_workers(order, work, jobs, lambda index: patience(len(texts[index]))):
+    for position, answer in in_workers(order, work, jobs, lambda index: patience(len(texts[index]))):
         path = targets[order[position]].path
-        died = isinstance(result, Died)
-        reports[order[position]] = FileReport(path, (crashed(path, result.reason),)) if died else result
+        died = isinstance(answer, Died)
+        reports[order[position]] = FileReport(path, (crashed(path, answer.reason),), lasting=False) if died else answer
         if plan.progress is not None:
             plan.progress(len(reports), len(order))
     return reports

@@ -23,7 +23,8 @@ class FileReport:
     """What one file gave before selection and suppression: its findings, those in other first-party files included.
 
     `dependencies` are the first-party files it was read together with; the cache watches them too.
-    `error` says why the file could not be read; `pragmas` are its comments that may hide findings.
+    `error` says why the file could not be read; `pragmas` are its comments that may hide findings; `lasting` is
+    False when another try may end otherwise.
     """
 
     path: str
@@ -32,6 +33,7 @@ class FileReport:
     dependencies: tuple[str, ...] = ()
     silences: int = 0
     pragmas: tuple[Pragma, ...] = ()
+    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)
