@@ -35,7 +35,7 @@ def analyse(source: Source, project: Project, torch_version: tuple[int, ...] | N
 
     registry.load()
     project.used = set()
-    module = parse(source, project.number())
+    module = project.known(source) or parse(source, project.number())
     collector = _Collector()
     interpreter = Interpreter(module, project, collector.report, torch_version)
     interpreter.owners[module.number] = module

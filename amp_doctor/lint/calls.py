@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def call_leaf(m: Interpreter, leaf: CallLeaf, state: State) -> list[State]:
         outcome = call_value(m, leaf.at, func, args, state, used=leaf.used, name=name)
     after = []
     for value, each in outcome:
-        each.env[(m.here, leaf.temp)] = value
+        each.temps[(m.here, leaf.temp)] = value
         after.append(each)
     return after
 
@@ -96,9 +97,23 @@ def call_value(m: Interpreter, at: int, func: Value, args: Args, state: State, u
             m.emit(NoneCall(at, name), state)
             return []
         case Symbol():
+            settled = m.project.settle(m, func) if func.key.startswith("import:") and worth_reading(func, args) else func
+            if settled is not func:
+                return call_value(m, at, settled, args, state, used, name)
             return [(call_symbol(m, at, func, args, state), state)]
         case _:
             return [(library.opaque(m, at, args, state), state)]
+
+
+def worth_reading(func: Symbol, args: Args) -> bool:
+    """Is another file worth lowering for this call? Only if it can do something to what is tracked here."""
+    if apis.DOES_BACKWARD.search(func.name) or apis.LOSSISH.search(func.name) or re.search(r"model|net$|build|amp|[Tt]rainer", func.name):
+        return True
+    return any(
+        isinstance(item, Tensor | Class) or (isinstance(item, Object) and item.role in ("scaler", "optimizer", "module", "instance", "params"))
+        for _, value in args
+        for item in flat(value)
+    )
 
 
 def call_symbol(m: Interpreter, at: int, func: Symbol, args: Args, state: State) -> Value:
@@ -171,6 +186,11 @@ def call_method(m: Interpreter, leaf: CallLeaf, receiver: Value, name: str, args
             value = evaluate.class_attribute(m, receiver.cls, name, state)
         if value is not None:
             return call_value(m, at, value, args, state, leaf.used, name)
+    if isinstance(receiver, Symbol) and receiver.key.startswith("import:"):
+        func = Symbol(f"{receiver.key}.{name}", name)
+        settled = m.project.settle(m, func) if worth_reading(func, args) else func
+        if settled is not func:
+            return call_value(m, at, settled, args, state, leaf.used, name)
     if isinstance(receiver, Class):
         value = evaluate.attribute(m, receiver, name, at, state)
         if isinstance(value, Code):
@@ -360,10 +380,11 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
 def _settled(m: Interpreter, outcome: Outcome) -> Outcome:
     if len(outcome) < 2:
         return outcome
-    seen: dict[object, tuple[Value, State]] = {}
+    kept: Outcome = []
     for value, state in outcome:
-        seen.setdefault((value, state.key()), (value, state))
-    return list(seen.values())[:24]
+        if not any(value == known and state.same(other) for known, other in kept):
+            kept.append((value, state))
+    return kept[:24]
 
 
 def decorator_contexts(m: Interpreter, function, frame: int, state: State) -> list[Value]:  # type: ignore[no-untyped-def]

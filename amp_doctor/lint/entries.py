@@ -10,7 +10,7 @@ from amp_doctor.lint import calls, evaluate, library
 from amp_doctor.lint.checks.registry import Finished
 from amp_doctor.lint.events import Forward
 from amp_doctor.lint.fold import fold
-from amp_doctor.lint.interpreter import Call, Interpreter, OutOfBudget
+from amp_doctor.lint.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
 from amp_doctor.lint.objects import Class, Code, Literal, Object, Symbol, flat
 from amp_doctor.lint.slicing import rooted
 from amp_doctor.lint.state import Region, State
@@ -154,9 +154,16 @@ def _run_function(m: Interpreter, function: Function, state: State, receiver: Ob
     for context in calls.decorator_contexts(m, function, m.module.frame, body_state):
         m.enter_context(function.at, context, None, body_state)
     m.stack.append(Call(function, frame))
+    m.limit = m.spent + SHARE
     try:
         return m.run(m.body(function, body_state), body_state)
+    except OutOfBudget:
+        m.silences += 1
+        if m.spent > BUDGET:
+            raise
+        return []
     finally:
+        m.limit = BUDGET
         m.stack.clear()
         m.loops.clear()
         m.guards.clear()
@@ -231,13 +238,15 @@ def _sets_up(function: Function) -> bool:
 
 
 def _distinct(m: Interpreter, receiver: Object, states: list[State]) -> list[State]:
-    seen: dict[object, State] = {}
+    kept: list[State] = []
     for state in states:
         for key in [key for key in state.env if key[0] >= 1000]:
             del state.env[key]
         state.regions, state.modes, state.protocol = (), (), Protocol()
-        seen.setdefault(state.key(), state)
-    return list(seen.values())
+        state.temps = {}
+        if not any(state.same(other) for other in kept):
+            kept.append(state)
+    return kept
 
 
 def _forwards(m: Interpreter, root: State) -> None:

@@ -203,7 +203,7 @@ def bases_of(m: Interpreter, cls: Class, state: State) -> list[Value]:
         module = m.owners.get(cls.definition.module)
         try:
             m.facts[key] = [
-                found if found is not None else Symbol(term_name(term), term_name(term))
+                (m.project.settle(m, found) if isinstance(found, Symbol) else found) if found is not None else Symbol(term_name(term), term_name(term))
                 for term in cls.definition.bases
                 for found in [lookup_in(m, term, cls.frame, state, module)]
             ]
@@ -458,6 +458,8 @@ def contained(left: Value, right: Value) -> Value:
 
 def bind(m: Interpreter, target: Term, value: Value, state: State, at: int) -> None:
     match target:
+        case Name(_, name) if name[0] == "%":
+            state.temps[(m.here, name)] = value
         case Name(_, name):
             frame = m.here
             if (frame, f"{name}%global") in state.env:
@@ -658,7 +660,7 @@ def gather(m: Interpreter, node: Gather, state: State) -> list[State]:
         m.loops.pop()
     del saved
     for each, so_far in zip(states, results, strict=True):
-        each.env[(m.here, node.temp)] = _collected(node.kind, so_far, exact)
+        each.temps[(m.here, node.temp)] = _collected(node.kind, so_far, exact)
     return states
 
 

@@ -35,7 +35,8 @@ class Machine(Protocol[S]):
     def unguarded(self) -> None: ...
     def settle(self, states: list[S]) -> list[S]: ...
     def copy(self, state: S) -> S: ...
-    def key(self, state: S) -> object: ...
+    def same(self, one: S, other: S) -> bool: ...
+    def tidy(self, state: S) -> None: ...
 
 
 @dataclass(slots=True)
@@ -65,7 +66,10 @@ def fold(trace: Trace, states: list[Any], machine: Machine[Any]) -> Flow:
                 flow.ends = part.ends
             return flow
         case Stmt(_, body):
-            return fold(body, states, machine)
+            flow = fold(body, states, machine)
+            for state in flow.ends:
+                machine.tidy(state)
+            return flow
         case Branch():
             return _branch(trace, states, machine)
         case Loop():
@@ -119,12 +123,12 @@ def _loop(loop: Loop, states: list[Any], machine: Machine[Any]) -> Flow:
             flow.ends += part.exits.get("break", [])
             turning = machine.settle(part.ends + part.exits.get("continue", []))
         leaving += turning
-    seen: set[object] = set()
+    seen: list[Any] = []
     for turn in range(MAX_TURNS):
-        fresh = [state for state in unknown if machine.key(state) not in seen]
+        fresh = [state for state in unknown if not any(machine.same(state, other) for other in seen)]
         if not fresh:
             break
-        seen.update(machine.key(state) for state in fresh)
+        seen += [machine.copy(state) for state in fresh]
         head = fold(loop.head, fresh, machine)
         flow.absorb(head)
         entering = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _MARKERS = re.compile(rb"autocast|GradScaler|\.half\(|float16|HalfTensor|\bapex\b|custom_fwd|custom_bwd")
-_TRAINING = re.compile(rb"backward|scaler|autocast|GradScaler|\.half\(|float16|clip_grad|\.grad\b|optim|zero_grad|torch\.nn|from torch import nn")
+_TRAINING = re.compile(rb"backward\(|scaler|autocast|GradScaler|\.half\(|clip_grad|unscale_|torch\.float16")
 
 
 def relevant(code: bytes) -> bool:

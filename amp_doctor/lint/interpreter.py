@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 MAX_STATES = 24
 MAX_DEPTH = 5
 MAX_TRAINERS = 4
-BUDGET = 12_000
+BUDGET = 10_000
 """Leaves interpreted per file; past it the rest of the file is left unread (and counted as silence)."""
+
+SHARE = 2_500
+"""Leaves interpreted per entry point, so that one entangled function does not cost the others theirs."""
 
 
 class OutOfBudget(Exception):
@@ -79,6 +82,7 @@ class Interpreter:
     loops: list[int] = field(default_factory=list)
     trainers: list[tuple[Object, State]] = field(default_factory=list)
     spent: int = 0
+    limit: int = BUDGET
     silences: int = 0
     quiet: int = 0
     regions: int = 0
@@ -122,6 +126,8 @@ class Interpreter:
 
     def lookup(self, name: str, state: State) -> Value | None:
         frame: int | None = self.here
+        if name[0] == "%":
+            return state.temps.get((frame, name))
         if (frame, f"{name}%global") in state.env:
             frame = self.root(frame or 0)
         while frame is not None:
@@ -143,7 +149,7 @@ class Interpreter:
 
     def leaf(self, leaf: Any, state: State) -> list[State]:
         self.spent += 1
-        if self.spent > BUDGET:
+        if self.spent > BUDGET or self.spent > self.limit:
             raise OutOfBudget
         match leaf:
             case CallLeaf():
@@ -289,10 +295,10 @@ class Interpreter:
     def settle(self, states: list[State]) -> list[State]:
         if len(states) < 2:
             return states
-        seen: dict[object, State] = {}
+        kept: list[State] = []
         for state in states:
-            seen.setdefault(state.key(), state)
-        kept = list(seen.values())
+            if not any(state.same(other) for other in kept):
+                kept.append(state)
         if len(kept) > MAX_STATES:
             # The rest of the paths is not followed: what is wrong only there is missed.
             self.silences += 1
@@ -302,8 +308,14 @@ class Interpreter:
     def copy(self, state: State) -> State:
         return state.copy()
 
-    def key(self, state: State) -> object:
-        return state.key()
+    def same(self, one: State, other: State) -> bool:
+        return one.same(other)
+
+    def tidy(self, state: State) -> None:
+        """The temporaries of a statement end with it."""
+        if state.temps:
+            here = self.here
+            state.temps = {name: value for name, value in state.temps.items() if name[0] != here}
 
     def body(self, function: Function, state: State) -> Seq:
         """What of a function is interpreted: all of it inside an autocast region, else what can matter."""

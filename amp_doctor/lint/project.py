@@ -12,6 +12,7 @@ from amp_doctor.lint.trace import ClassDef, Function, Seq
 
 if TYPE_CHECKING:
     from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.source import Source
     from amp_doctor.lint.state import State
     from amp_doctor.lint.syntax.names import Reference
 
@@ -51,6 +52,8 @@ class Project:
     modules: dict[str, Module | None] = field(default_factory=dict)
     count: int = 0
     used: set[str] = field(default_factory=set)
+    tops: dict[tuple[Path, str], bool] = field(default_factory=dict)
+    searched: dict[Path, list[Path]] = field(default_factory=dict)
 
     def number(self) -> int:
         self.count += 1
@@ -65,8 +68,48 @@ class Project:
             state.env[(m.here, local)] = self.imported(m, importer, full, level)
 
     def imported(self, m: Interpreter, importer: Module, full: str, level: int) -> Value:
-        if level == 0 and full.split(".")[0] in _LIBRARIES:
+        """A library name, or a symbol that `settle` can turn into first-party code when somebody needs it."""
+        top = full.split(".")[0]
+        if level == 0 and (top in _LIBRARIES or not self.first_party(importer, top)):
             return Api(full)
+        m.owners[importer.number] = importer
+        return Symbol(f"import:{importer.number}:{level}:{full}", full.rpartition(".")[2])
+
+    def first_party(self, importer: Module, top: str) -> bool:
+        """Is there a module or package of this name beside the importer or in the linted tree?"""
+        if importer.file is None:
+            return False
+        for folder in self.folders(importer):
+            key = (folder, top)
+            if key not in self.tops:
+                self.tops[key] = (folder / f"{top}.py").is_file() or (folder / top).is_dir()
+            if self.tops[key]:
+                return True
+        return False
+
+    def folders(self, importer: Module) -> list[Path]:
+        """Where absolute imports of a file are looked for, inside the linted tree."""
+        assert importer.file is not None
+        parent = importer.file.parent
+        found = self.searched.get(parent)
+        if found is None:
+            found = self.searched[parent] = [folder for folder in dict.fromkeys((parent, *self.roots, *list(parent.parents)[:4])) if self.inside(folder)]
+        return found
+
+    def settle(self, m: Interpreter, symbol: Symbol, depth: int = 0) -> Value:
+        """The first-party function or class behind an imported name; the symbol itself when it cannot be read."""
+        if not symbol.key.startswith("import:"):
+            return symbol
+        _, number, level, full = symbol.key.split(":", 3)
+        importer = m.owners.get(int(number))
+        if importer is None:
+            return symbol
+        found = self.read(m, importer, full, int(level))
+        if isinstance(found, Symbol) and found.key != symbol.key and found.key.startswith("import:") and depth < 3:
+            return self.settle(m, found, depth + 1)  # re-exported
+        return found if not (isinstance(found, Symbol | Api)) else symbol
+
+    def read(self, m: Interpreter, importer: Module, full: str, level: int) -> Value:
         head, _, last = full.rpartition(".")
         module = self.resolve(importer, full, level)
         if module is not None and not head:
@@ -77,7 +120,7 @@ class Project:
             if last in table:
                 return table[last]
             return Symbol(f"{owner.path}:{last}", last)
-        return Api(full) if level == 0 else Symbol(f"import:{importer.path}:{level}:{full}", last)
+        return Api(full) if level == 0 else Symbol(f"unread:{importer.number}:{level}:{full}", last)
 
     def resolve(self, importer: Module, dotted: str, level: int) -> Module | None:
         """The lowered first-party module of a dotted name, or None."""
@@ -91,7 +134,7 @@ class Project:
                 folder = folder.parent
             folders = [folder]
         else:
-            folders = [importer.file.parent, *self.roots, *list(importer.file.parents)[1:4]]
+            folders = self.folders(importer)
         for folder in folders:
             if not self.inside(folder):
                 continue
@@ -117,6 +160,11 @@ class Project:
         if module is not None:
             self.used.add(module.path)
         return module
+
+    def known(self, source: Source) -> Module | None:
+        """The module of a file that an earlier file's imports already had lowered, if it is still the same text."""
+        module = self.modules.get(str(source.file)) if source.file is not None else None
+        return module if module is not None and module.code == source.code and module.path == source.path else None
 
     def _read(self, file: Path) -> Module | None:
         from amp_doctor.errors import ReadError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from amp_doctor.lint.assume import Known
-from amp_doctor.lint.objects import Tensor, Value, text
+from amp_doctor.lint.objects import Value, text
 from amp_doctor.lint.typestate import Protocol
 
 
@@ -27,9 +27,9 @@ class Region:
 
 
 class State:
-    """One path's knowledge. Forked with `copy`, compared with `key`; otherwise changed in place."""
+    """One path's knowledge. Forked with `copy`, compared with `same`; otherwise changed in place."""
 
-    __slots__ = ("env", "heap", "known", "modes", "protocol", "regions", "steps")
+    __slots__ = ("env", "heap", "known", "modes", "protocol", "regions", "temps")
 
     def __init__(self) -> None:
         self.env: dict[tuple[int, str], Value] = {}
@@ -38,7 +38,7 @@ class State:
         self.protocol = Protocol()
         self.regions: tuple[Region, ...] = ()
         self.modes: tuple[str, ...] = ()
-        self.steps: tuple[int, ...] = ()
+        self.temps: dict[tuple[int, str], Value] = {}
 
     def copy(self) -> State:
         other = State.__new__(State)
@@ -48,18 +48,19 @@ class State:
         other.protocol = self.protocol
         other.regions = self.regions
         other.modes = self.modes
-        other.steps = self.steps
+        other.temps = dict(self.temps)
         return other
 
-    def key(self) -> object:
-        """Equal keys: nothing that is done from here on can tell the two paths apart."""
+    def same(self, other: State) -> bool:
+        """Nothing that is done from here on can tell the two paths apart."""
         return (
-            frozenset((name, value) for name, value in self.env.items() if not isinstance(value, Tensor) or _telling(value)),
-            frozenset(self.heap.items()),
-            frozenset(self.known.items()),
-            self.protocol,
-            self.regions,
-            self.modes,
+            self.protocol == other.protocol
+            and self.known == other.known
+            and self.regions == other.regions
+            and self.modes == other.modes
+            and self.env == other.env
+            and self.temps == other.temps
+            and self.heap == other.heap
         )
 
     def forget(self, token: str) -> None:
@@ -71,12 +72,10 @@ class State:
 
     def leave_frame(self, frame: int) -> None:
         """Drop the variables of a finished call, and what was assumed about symbols nobody holds."""
-        for name in [name for name in self.env if name[0] == frame]:
-            del self.env[name]
+        for table in (self.env, self.temps):
+            for name in [name for name in table if name[0] == frame]:
+                del table[name]
 
     def describe(self, value: Value) -> str:
         return text(value)
 
-
-def _telling(tensor: Tensor) -> bool:
-    return bool(tensor.scaled or tensor.dtype or tensor.tags or tensor.sources)

@@ -615,13 +615,24 @@ class _Lowering:
 
 
 def _words(node: cst.CSTNode) -> set[str]:
-    """Every identifier in a small expression."""
-    if isinstance(node, cst.Name):
-        return {node.value}
-    found: set[str] = set()
-    for child in node.children:
-        found |= _words(child)
-    return found
+    """Every identifier in a condition or an exception type (other kinds of expression hold none of interest)."""
+    match node:
+        case cst.Name(value):
+            return {value}
+        case cst.Attribute():
+            return {node.attr.value} | _words(node.value)
+        case cst.Call():
+            return _words(node.func).union(*(_words(arg.value) for arg in node.args))
+        case cst.Comparison():
+            return _words(node.left).union(*(_words(part.comparator) for part in node.comparisons))
+        case cst.BooleanOperation():
+            return _words(node.left) | _words(node.right)
+        case cst.UnaryOperation():
+            return _words(node.expression)
+        case cst.Tuple():
+            return set().union(*(_words(element.value) for element in node.elements))
+        case _:
+            return set()
 
 
 def _leaves(body: cst.BaseSuite) -> bool:

@@ -11,6 +11,7 @@ from amp_doctor.lint.slicing import Slicer, relevant_functions, rooted
 from amp_doctor.lint.syntax import SyntaxFault
 from amp_doctor.lint.syntax.lower import lower
 from amp_doctor.lint.syntax.places import Places
+from amp_doctor.lint.syntax.prune import prune
 
 if TYPE_CHECKING:
     from amp_doctor.lint.source import Source
@@ -21,11 +22,7 @@ GENTLE = 40_000
 
 def parse(source: Source, number: int) -> Module:
     """Parse and lower one file. Raises SyntaxFault with the place."""
-    try:
-        tree = cst.parse_module(source.code)
-    except cst.ParserSyntaxError as fault:
-        message = fault.message.split("\n")[0].removeprefix("parser error: ")
-        raise SyntaxFault(message, fault.editor_line, fault.editor_column) from None
+    tree, lines = _tree(source)
     base = number * STRIDE
     lowered = lower(tree, base, number)
     slicer = Slicer(relevant_functions(lowered.functions), gentle=len(source.code) < GENTLE)
@@ -42,5 +39,19 @@ def parse(source: Source, number: int) -> Module:
         uses=lowered.uses,
         words=lowered.words,
         slicer=slicer,
-        places=Places(tree, source.code, base, lowered.nodes, lowered.parents),
+        places=Places(tree, source.code, base, lowered.nodes, lowered.parents, lines),
     )
+
+
+def _tree(source: Source) -> tuple[cst.Module, list[int] | None]:
+    pruned = prune(source.code)
+    if pruned.lines is not None:
+        try:
+            return cst.parse_module(pruned.code), pruned.lines
+        except cst.ParserSyntaxError:
+            pass  # cut in the wrong place, or really broken: the whole text tells
+    try:
+        return cst.parse_module(source.code), None
+    except cst.ParserSyntaxError as fault:
+        message = fault.message.split("\n")[0].removeprefix("parser error: ")
+        raise SyntaxFault(message, fault.editor_line, fault.editor_column) from None

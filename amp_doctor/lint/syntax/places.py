@@ -19,6 +19,7 @@ class Places:
     base: int
     nodes: list[cst.CSTNode]
     statements: dict[int, int]
+    numbers: list[int] | None = None  # line of the parsed text -> line of the file, when functions were left out
     spans: dict[cst.CSTNode, tuple[int, int]] | None = None
     lines: list[int] | None = None
     raw: bytes = b""
@@ -27,10 +28,24 @@ class Places:
         if self.spans is None:
             wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
             found = wrapper.resolve(ByteSpanPositionProvider)
-            self.spans = {node: (span.start, span.start + span.length) for node, span in found.items()}
             self.raw = self.code.encode("utf-8")
-            self.lines = [0, *(position + 1 for position, byte in enumerate(self.raw) if byte == 10)]
+            self.lines = _line_starts(self.raw)
+            self.spans = {node: (span.start, span.start + span.length) for node, span in found.items()}
+            if self.numbers is not None:
+                starts = _line_starts(self.tree.bytes)
+                for node, (start, end) in self.spans.items():
+                    self.spans[node] = (self._original(start, starts), self._original(end, starts))
         return self.spans
+
+    def _original(self, offset: int, starts: list[int]) -> int:
+        """An offset in the parsed text -> the offset in the file (kept lines are the same letter by letter)."""
+        import bisect
+
+        assert self.numbers is not None and self.lines is not None
+        line = bisect.bisect_right(starts, offset) - 1
+        if line >= len(self.numbers):
+            return len(self.raw)
+        return min(self.lines[self.numbers[line] - 1] + offset - starts[line], len(self.raw))
 
     def bytes_of(self, at: int) -> tuple[int, int]:
         """Start and end offset of a node."""
@@ -53,9 +68,8 @@ class Places:
         return line, len(self.raw[start:offset].decode("utf-8", "replace")) + 1
 
     def text(self, at: int) -> str:
-        """The source text of a node."""
-        start, end = self.bytes_of(at)
-        return self.raw[start:end].decode("utf-8")
+        """The source text of a node (no positions are computed for it)."""
+        return self.tree.code_for_node(self.nodes[at - self.base]).strip()
 
     def statement(self, at: int) -> int:
         """The number of the statement that a node belongs to."""
@@ -93,3 +107,12 @@ class Places:
 
     def node_type(self, at: int) -> str:
         return type(self.nodes[at - self.base]).__name__
+
+
+def _line_starts(raw: bytes) -> list[int]:
+    starts = [0]
+    position = raw.find(b"\n")
+    while position >= 0:
+        starts.append(position + 1)
+        position = raw.find(b"\n", position + 1)
+    return starts

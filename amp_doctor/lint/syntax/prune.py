@@ -1,0 +1,148 @@
+"""Before libcst sees a large file: leave out the functions and classes that hold nothing of mixed precision.
+
+libcst takes a second for 400 KB; a modeling file of that size has its one autocast block in twenty lines. Blocks are
+found by indentation, on lines; what is kept is kept letter by letter, and a map of line numbers leads back. When
+the shortened text does not parse (a string that looks like code), the whole file is parsed instead. A
+syntax error inside a function that is left out is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SMALL = 12_000
+"""Characters up to which a file is read whole."""
+
+TRAINING = 120_000
+"""Characters up to which a file that trains under autocast is read whole: its models matter too."""
+
+_BLOCK = re.compile(r"([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
+_TELLING = re.compile(
+    r"autocast|[Ss]caler|unscale_|backward\b|\.half\(|float16|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|scale_loss|set_autocast|is_autocast"
+)
+_TRAINS = re.compile(r"\.backward\(")
+_REGION = re.compile(r"autocast\(|GradScaler")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(slots=True)
+class Pruned:
+    """The text to parse; line n of it (from 1) is line `lines[n - 1]` of the file."""
+
+    code: str
+    lines: list[int] | None = None
+
+
+@dataclass(slots=True)
+class _Block:
+    kind: str
+    name: str
+    indent: int
+    start: int  # first line, decorators included
+    head: int
+    end: int  # first line after it
+    parent: _Block | None
+    text: str = ""
+    keep: bool = False
+
+
+def prune(code: str) -> Pruned:
+    """Leave out what cannot matter; small files are returned as they are."""
+    if len(code) < SMALL or (len(code) < TRAINING and _TRAINS.search(code) and _REGION.search(code)):
+        return Pruned(code)
+    lines = code.splitlines(keepends=True)
+    blocks = _blocks(lines)
+    if not blocks:
+        return Pruned(code)
+    _choose(blocks, lines, bool(_TRAINS.search(code)))
+    return _shortened(blocks, lines)
+
+
+def _blocks(lines: list[str]) -> list[_Block]:
+    """Functions and classes with their extent, outer before inner; functions inside functions belong to them."""
+    found: list[_Block] = []
+    open_blocks: list[_Block] = []
+    in_string = ""
+    decorators = -1
+    depth = 0  # indentation of the decorator that is being read
+    for number, line in enumerate(lines):
+        if in_string:
+            if in_string in line:
+                in_string = ""
+            continue
+        stripped = line.lstrip()
+        if not stripped or stripped[0] in "#)]}":
+            continue
+        indent = len(line) - len(stripped)
+        while open_blocks and indent <= open_blocks[-1].indent:
+            open_blocks.pop().end = number if decorators < 0 else decorators
+        if stripped[0] == "@":
+            if decorators < 0:
+                decorators, depth = number, indent
+        elif decorators >= 0 and indent > depth:
+            pass  # the decorator's own arguments
+        else:
+            match = _BLOCK.match(line) if stripped[0] in "adc" else None
+            if match is not None and not (open_blocks and open_blocks[-1].kind == "def"):
+                start = decorators if decorators >= 0 else number
+                block = _Block(match[2], match[3], indent, start, number, len(lines), open_blocks[-1] if open_blocks else None)
+                found.append(block)
+                open_blocks.append(block)
+            decorators = -1
+        in_string = _opens(line)
+    return found
+
+
+def _opens(line: str) -> str:
+    """The triple quote that a line opens and does not close."""
+    for quote in ('"""', "'''"):
+        if line.count(quote) % 2:
+            return quote
+    return ""
+
+
+def _choose(blocks: list[_Block], lines: list[str], trains: bool) -> None:
+    """Keep functions that speak of mixed precision, what they call here, and the __init__ of their classes.
+
+    In a file that trains, the classes that such functions name are kept too: their models and their losses.
+    """
+    named: dict[str, list[_Block]] = {}
+    for block in blocks:
+        block.text = "".join(lines[block.start : block.end])
+        named.setdefault(block.name, []).append(block)
+    pending = [block for block in blocks if block.kind == "def" and _TELLING.search(block.text)]
+    while pending:
+        block = pending.pop()
+        if block.keep:
+            continue
+        block.keep = True
+        if block.kind == "def":
+            for word in set(_WORD.findall(block.text)):
+                pending += [other for other in named.get(word, ()) if not other.keep and ((other.kind == "class" and trains) or other.parent is None or other.parent is block.parent)]
+        parent = block.parent
+        while parent is not None and not parent.keep:
+            parent.keep = True
+            pending += [other for other in named.get("__init__", ()) if other.parent is parent]
+            parent = parent.parent
+        if block.kind == "class" and trains:
+            pending += [other for other in blocks if other.parent is block and other.name in ("__init__", "forward", "__call__")]
+
+
+def _shortened(blocks: list[_Block], lines: list[str]) -> Pruned:
+    kept: list[str] = []
+    numbers: list[int] = []
+    position = 0
+    for block in blocks:
+        if block.keep or block.start < position:
+            continue
+        for number in range(position, block.start):
+            kept.append(lines[number])
+            numbers.append(number + 1)
+        kept.append(f"{lines[block.head][: block.indent]}pass\n")
+        numbers.append(block.head + 1)
+        position = block.end
+    for number in range(position, len(lines)):
+        kept.append(lines[number])
+        numbers.append(number + 1)
+    return Pruned("".join(kept), numbers)
