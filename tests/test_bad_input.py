@@ -166,19 +166,31 @@ def test_a_process_that_dies_costs_its_file_only(here: Path, monkeypatch: pytest
 
 
 def test_a_file_that_takes_too_long_is_given_up(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def sleeping(source: object, *rest: object) -> object:
+    def endless(source: object, *rest: object) -> object:
         if source.path == "b.py":  # type: ignore[attr-defined]
-            signal.pause()
+            while True:
+                pass
         return planted(source, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("amp_doctor.lint.analyse.analyse", sleeping)
-    # The others are quick however busy the machine is; one that waits for a signal is not.
-    monkeypatch.setattr(parallel, "patience", lambda _: 2.0)
+    monkeypatch.setattr("amp_doctor.lint.analyse.analyse", endless)
+    monkeypatch.setattr(parallel, "patience", lambda _: 1.0)
     for name in ("a.py", "b.py", "c.py"):
         (here / name).write_text("AMP201!  # autocast\n")
     done = lint(".", "--jobs", "1")
     assert found(done) == [("a.py", "AMP201"), ("b.py", "AMP003"), ("c.py", "AMP201")]
-    assert "it took longer than 2 seconds" in done.out
+    assert "it took more than 1 seconds" in done.out
+
+
+def test_a_task_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "IDLE", 1)
+
+    def work(task: int) -> int:
+        if task == 1:
+            signal.pause()
+        return task
+
+    results = dict(in_workers([0, 1, 2], work, 1, lambda task: 0.2 if task == 1 else 60.0))
+    assert results == {0: 0, 1: Died("it did not come to an end"), 2: 2}
 
 
 def test_results_of_workers_are_all_there_whatever_their_size() -> None:

@@ -23,6 +23,8 @@ R = TypeVar("R")
 
 STACK = 256 << 20
 RECURSION = 20_000
+# A task that does not even compute is given up after this many times its seconds.
+IDLE = 20
 
 _NUMBER = struct.Struct("=q")
 
@@ -53,7 +55,7 @@ def in_workers(
 ) -> Iterator[tuple[int, R | Died]]:
     """Index and result of every task, in the order they are done; tasks are begun in the order given.
 
-    `patience` is how many seconds a task may take.
+    `patience` is how many seconds of computing a task may take; a busy machine does not count.
     """
     if not can_fork():
         for index, task in enumerate(tasks):
@@ -77,7 +79,7 @@ def in_workers(
                 worker = workers[results]
                 done = _receive(results)
                 if done is None:
-                    yield worker.task, Died(_cause(_stop(workers, worker)))
+                    yield worker.task, Died(_cause(_stop(workers, worker), patience(tasks[worker.task])))
                     if waiting:
                         _start(workers, tasks, work, waiting.pop(), patience)
                     continue
@@ -88,9 +90,8 @@ def in_workers(
                 else:
                     _stop(workers, worker)
             for worker in [w for w in workers.values() if w.deadline < time.monotonic()]:
-                seconds = patience(tasks[worker.task])
                 _stop(workers, worker)
-                yield worker.task, Died(f"it took longer than {seconds:.0f} seconds")
+                yield worker.task, Died("it did not come to an end")
                 if waiting:
                     _start(workers, tasks, work, waiting.pop(), patience)
     finally:
@@ -117,7 +118,7 @@ def _start(
                 os.close(worker.results)
             os.close(task_start)
             os.close(result_end)
-            _serve(tasks, work, task_end, result_start)
+            _serve(tasks, work, patience, task_end, result_start)
             status = 0
         finally:
             # Nothing of the parent may happen twice: no flush of its buffers, no exit handlers.
@@ -130,7 +131,7 @@ def _start(
 
 def _assign(worker: _Worker[T], index: int, seconds: float) -> None:
     worker.task = index
-    worker.deadline = time.monotonic() + seconds
+    worker.deadline = time.monotonic() + IDLE * seconds
     with suppress(BrokenPipeError):  # it is dead already; the end of its results will say so
         os.write(worker.tasks, _NUMBER.pack(index))
 
@@ -150,12 +151,14 @@ def _stop(workers: dict[int, _Worker[T]], worker: _Worker[T]) -> int:
     return status
 
 
-def _cause(status: int) -> str:
+def _cause(status: int, seconds: float) -> str:
     import signal  # noqa: PLC0415
 
     if not os.WIFSIGNALED(status):
         return "the process ended"
     number = os.WTERMSIG(status)
+    if number == signal.SIGVTALRM:
+        return f"it took more than {seconds:.0f} seconds"
     if number == signal.SIGSEGV:
         return "the parser ran out of stack, it is nested too deeply"
     return f"the process was ended by {signal.Signals(number).name}, perhaps for want of memory"
@@ -184,7 +187,9 @@ def _read(descriptor: int, size: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _serve(tasks: Sequence[T], work: Callable[[T], R], task_end: int, result_start: int) -> None:
+def _serve(
+    tasks: Sequence[T], work: Callable[[T], R], patience: Callable[[T], float], task_end: int, result_start: int
+) -> None:
     """The life of a worker. It runs in a thread because only a new thread can have a larger stack."""
     import signal  # noqa: PLC0415
     import threading  # noqa: PLC0415
@@ -197,7 +202,11 @@ def _serve(tasks: Sequence[T], work: Callable[[T], R], task_end: int, result_sta
         import pickle  # noqa: PLC0415
 
         while number := _read(task_end, _NUMBER.size):
-            body = pickle.dumps(work(tasks[_NUMBER.unpack(number)[0]]), pickle.HIGHEST_PROTOCOL)
+            task = tasks[_NUMBER.unpack(number)[0]]
+            # When the time is over, the signal ends this process, in the midst of native code too.
+            signal.setitimer(signal.ITIMER_VIRTUAL, patience(task))
+            body = pickle.dumps(work(task), pickle.HIGHEST_PROTOCOL)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             _write(result_start, _NUMBER.pack(len(body)) + body)
 
     try:
