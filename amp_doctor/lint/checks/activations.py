@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint import evaluate, library
 from amp_doctor.lint.apis import FRAMEWORK_WORDS
@@ -14,6 +13,9 @@ from amp_doctor.lint.checks.precision import half_in
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Backward, Cast, Scale
 from amp_doctor.lint.objects import HALF, TRUE, Class, Literal, Object, Symbol, Tensor, Test, Value, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _OWN_SCALE = re.compile(r"(loss|backward)[^\n]*\*\s*(\d{2,}|2\s*\*\*|[\w.]*scale)")
 _SWITCH = re.compile(r"amp|half|fp16|mixed|precision|_dtype", re.IGNORECASE)
@@ -43,7 +45,7 @@ def half_activations_without_scaler(at: Moment[Any]) -> Iterator[Draft]:
             and not half_in(at.state)
             and not _borrowed(at)
         ):
-            message = "an activation is cast to float16 by hand, and on a path without a loss scale its gradient may become zero"
+            message = "an activation is cast to float16 by hand, and no loss scale protects its gradient"
             draft, guards = notes.casts.get(event.at, (at.finding(message), frozenset()))
             notes.casts[event.at] = draft, guards | _guards(at)
     elif isinstance(event, Scale):

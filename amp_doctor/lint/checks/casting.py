@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint import library
 from amp_doctor.lint.checks.precision import LOW, Part, has_batchnorm, keep, settled, trained_parts
@@ -12,6 +11,9 @@ from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Backward, Cast, Forward, OpCall, Scale, Step, Unscale
 from amp_doctor.lint.objects import FALSE, HALF, NONE, TRUE, Literal, Object, Symbol, Tensor, Value, flat, text
 from amp_doctor.lint.typestate import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _FUSED = re.compile(r"torch\.optim\.(\w+\.)?(Adam|AdamW|SGD|Adagrad)$")
 _ORDINARY = ("torch.optim.", "bitsandbytes.optim.", "torch_optimizer.", "transformers.optimization.", "timm.optim.")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Construct, OpCall, Step
 from amp_doctor.lint.objects import BF16, NONE, Literal, Object, dtype_of
 from amp_doctor.lint.paths import Site, calls
-from amp_doctor.lint.trace import Function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amp_doctor.lint.trace import Function
 
 _EVERY = re.compile(r"Modulo ([\w.]+)\)")
 _ASKS_SCALE = re.compile(r"scale|skip|inf", re.IGNORECASE)

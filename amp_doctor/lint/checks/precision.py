@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint import apis, library
-from amp_doctor.lint.checks.registry import Draft, Moment
 from amp_doctor.lint.objects import BF16, FALSE, HALF, Literal, Object, Symbol, Value, flat, text
-from amp_doctor.lint.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amp_doctor.lint.checks.registry import Draft, Moment
+    from amp_doctor.lint.state import State
 
 LOW = (HALF, BF16)
 SILENCED_BY = {
