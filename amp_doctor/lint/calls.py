@@ -390,8 +390,7 @@ def _settled(m: Interpreter, outcome: Outcome) -> Outcome:
 def decorator_contexts(m: Interpreter, function, frame: int, state: State) -> list[Value]:  # type: ignore[no-untyped-def]
     """Decorators that are contexts: `@torch.no_grad()`, `@torch.autocast("cuda")`."""
     found: list[Value] = []
-    for term in function.decorators:
-        value = evaluate.lookup_in(m, term, frame, state, None)
+    for value in function.marks:
         if value is None and function.owner is not None and isinstance(term, Name):
             # The decorators of methods are made in the frame of the class body.
             value = state.heap.get((text(Class(function.owner, frame)), term.id))
@@ -422,6 +421,9 @@ def bind_parameters(m: Interpreter, function, receiver: Value | None, args: Args
             state.env[(frame, param.name)] = named.pop(param.name)
         elif param.kind == "positional" and plain:
             state.env[(frame, param.name)] = plain.pop(0)
+        elif isinstance(param.default, Name) and param.default.id[0] == "%":
+            kept = m.lookup_from(m.parents.get(frame), f"{param.default.id[1:]}%default", state)
+            state.env[(frame, param.name)] = kept if kept is not None else parameter(m, param, frame, state)
         elif param.default is not None and not open_ended:
             m.stack.append(Call(function, frame))
             state.env[(frame, param.name)] = evaluate.evaluate(m, param.default, state)

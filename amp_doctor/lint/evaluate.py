@@ -702,13 +702,6 @@ def define_class(m: Interpreter, definition: ClassDef, state: State) -> list[Sta
     return flow.ends
 
 
-def decorate(m: Interpreter, decorator: Value, value: Value, state: State) -> Value:
-    """What a decorator makes of a function, as far as it matters: it stays the function."""
-    if isinstance(value, Code) and decorator == Api("torch.compile"):
-        state.heap[(text(value), "%compiled")] = TRUE
-    return value
-
-
 def returned(m: Interpreter, at: int, value: Value, state: State) -> None:
     if len(m.stack) == 1:
         m.emit(Returned(at, value, m.stack[0].function.name), state)

@@ -14,7 +14,7 @@ from amp_doctor.lint import evaluate
 from amp_doctor.lint.assume import assume, decide
 from amp_doctor.lint.events import Choose, Construct, Enter, Event, Forward, Leave
 from amp_doctor.lint.fold import fold
-from amp_doctor.lint.objects import BF16, HALF, NONE, Code, Items, Literal, Object, Symbol, Table, Value, text
+from amp_doctor.lint.objects import Api, BF16, Code, HALF, Items, Literal, NONE, Object, Symbol, TRUE, Table, Value, text
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.tensors import active_region
 from amp_doctor.lint.trace import (
@@ -130,6 +130,10 @@ class Interpreter:
             return state.temps.get((frame, name))
         if (frame, f"{name}%global") in state.env:
             frame = self.root(frame or 0)
+        return self.lookup_from(frame, name, state)
+
+    def lookup_from(self, frame: int | None, name: str, state: State) -> Value | None:
+        """A variable as seen from a frame: its own, those it closes over, the globals."""
         while frame is not None:
             value = state.env.get((frame, name))
             if value is not None:
@@ -179,8 +183,12 @@ class Interpreter:
 
     def define(self, function: Function, state: State) -> None:
         value: Value = Code(function, self.here)
-        for decorator in reversed(function.decorators):
-            value = evaluate.decorate(self, evaluate.evaluate(self, decorator, state), value, state)
+        function.marks = tuple(evaluate.evaluate(self, decorator, state) for decorator in function.decorators)
+        if Api("torch.compile") in function.marks:
+            state.heap[(text(value), "%compiled")] = TRUE
+        for param in function.params:
+            if isinstance(param.default, Name) and param.default.id[0] == "%":
+                state.env[(self.here, f"{param.default.id[1:]}%default")] = evaluate.evaluate(self, param.default, state)
         state.env[(self.here, function.name)] = value
 
     def split(self, test: Term, state: State) -> tuple[list[State], list[State]]:

@@ -45,7 +45,7 @@ STRONG = re.compile(
 """Words that make a leaf telling on their own."""
 
 ROOT = re.compile(
-    r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|GradScaler|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|_amp"
+    r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|GradScaler|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|_amp|^load_state_dict$"
 )
 """Words that make a function worth running on its own."""
 
@@ -86,6 +86,7 @@ class Slicer:
     attributes: set[str] = field(default_factory=set)
     globals: set[str] = field(default_factory=set)
     cache: dict[int, Seq] = field(default_factory=dict)
+    summaries: dict[int, _Summary] = field(default_factory=dict)
 
     def slice(self, function: Function) -> Seq:
         """The body of a function without what cannot matter."""
@@ -101,7 +102,7 @@ class Slicer:
             before = len(self.attributes), len(self.globals)
             for part in (*bodies, body):
                 names = self._interest(part)
-                self.globals |= {name for name in names if not name.startswith((".", "%"))}
+                self.globals |= {name for name in names if not name.startswith((".", "%", "!"))}
                 self.attributes |= {name for name in names if name.startswith(".")}
                 self.relevant |= self._carriers(part)
             if before == (len(self.attributes), len(self.globals)):
@@ -119,43 +120,41 @@ class Slicer:
         return frozenset(found)
 
     def _interest(self, body: Seq) -> set[str]:
-        flat = list(_leaves(body, ()))
-        names: set[str] = self.attributes | _made_half(flat)
+        names: set[str] = set(self.attributes)
+        flat = [(self._summary(leaf), around) for leaf, around in _leaves(body, ())]
         while True:
             size = len(names)
+            waiting = []
             for leaf, around in flat:
-                if self._telling(leaf, names):
-                    names |= _reads(leaf)
+                if self._matters(leaf, names):
+                    names |= leaf.reads
+                    if self.gentle and (leaf.strong or any(name[0] == "%" and f"!{name}" in names for name in leaf.reads)):
+                        names |= {f"!{name}" for name in leaf.writes}
                     for term in around:
-                        names |= set(_names(term))
+                        names.update(_names(term))
+                else:
+                    waiting.append((leaf, around))
+            flat = waiting
             if len(names) == size:
                 return names
 
     def _telling(self, leaf: Leaf, names: set[str]) -> bool:
-        match leaf:
-            case Import() | Define() | DefineClass():
-                return True
-            case Exit(_, kind, value):
-                return kind == "return" and value is not None and self._speaks(value, names)
-            case CallLeaf(_, temp, func, args):
-                if temp in names or self._speaks(func, names, call=True):
-                    return True
-                return any(self._speaks(value, names) for _, value in args)
-            case Bind(_, target, value):
-                return bool(_written(target) & names) or self._speaks(value, names) or any(strong(word) for word in _names(target))
-            case Augment(_, target, _, value):
-                return bool(_written(target) & names) or any(strong(word.lstrip(".")) for word in _names(target)) or self._speaks(value, names)
-            case Forget(_, target):
-                return bool(_written(target) & names)
-            case _:
-                return self._speaks(leaf, names)
+        return self._matters(self._summary(leaf), names)
 
-    def _speaks(self, term: object, names: set[str], call: bool = False) -> bool:
-        for word in _names(term):
-            bare = word.lstrip(".")
-            if strong(bare) or bare in self.relevant or (call and STEP.search(bare)):
-                return True
-        return False
+    def _matters(self, leaf: _Summary, names: set[str]) -> bool:
+        if leaf.strong or not leaf.writes.isdisjoint(names) or not leaf.words.isdisjoint(self.relevant):
+            return True
+        # What a strong leaf made is followed one step on (names marked `!`).
+        return self.gentle and any(f"!{name}" in names for name in leaf.reads)
+
+    def _summary(self, leaf: Leaf) -> _Summary:
+        found = self.summaries.get(id(leaf))
+        if found is None:
+            found = self.summaries[id(leaf)] = _summarise(leaf)
+        return found
+
+    def _speaks(self, term: object) -> bool:
+        return any(strong(word.lstrip(".")) or word.lstrip(".") in self.relevant for word in _names(term))
 
     def _tells(self, body: Seq, names: set[str]) -> bool:
         return any(not isinstance(leaf, Exit) and self._telling(leaf, names) for leaf, _ in _leaves(body, ()))
@@ -206,7 +205,7 @@ class Slicer:
                 return Try(at, inner, caught, rest[-2], rest[-1])
             case With(at, context, target, body):
                 inner = self._cut(body, names)
-                wanted = self._speaks(context, names) or bool(set(_names(context)) & names)
+                wanted = self._speaks(context) or bool(set(_names(context)) & names)
                 if target is not None and _written(target) & names:
                     wanted = True
                 if not inner.items and not wanted:
@@ -214,7 +213,7 @@ class Slicer:
                 return With(at, context, target, inner)
             case Gather(_, temp, _, _, source, body, element):
                 inner = self._cut(body, names)
-                wanted = temp in names or _acts(inner) or self._speaks(element, names) or self._speaks(source, names)
+                wanted = temp in names or _acts(inner) or self._speaks(element) or self._speaks(source)
                 return item if wanted else None
             case Exit():
                 return item
@@ -234,6 +233,46 @@ def _made_half(leaves: Iterable[tuple[Leaf, tuple[Term, ...]]]) -> set[str]:
         elif isinstance(leaf, Bind) and any(name in made for name in _names(leaf.value)):
             found |= _written(leaf.target)
     return found
+
+
+@dataclass(slots=True)
+class _Summary:
+    """What a leaf says, once: its words, whether one of them is strong, what it reads and writes."""
+
+    strong: bool
+    words: frozenset[str]
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+
+_ALWAYS = _Summary(True, frozenset(), frozenset(), frozenset())
+
+
+def _summarise(leaf: Leaf) -> _Summary:
+    writes: set[str] = set()
+    called: set[str] = set()
+    match leaf:
+        case Import() | Define() | DefineClass():
+            return _ALWAYS
+        case Exit(_, kind, value):
+            said = set(_names(value)) if kind == "return" else set()
+        case CallLeaf(_, temp, func, args):
+            called = {word.lstrip(".") for word in _names(func)}
+            said = called.union(*(_names(value) for _, value in args))
+            writes = {temp}
+        case Bind(_, target, value):
+            writes = _written(target)
+            said = {*_names(value), *(word for word in _names(target) if strong(word.lstrip(".")))}
+        case Augment(_, target, _, value):
+            writes = _written(target)
+            said = {*_names(value), *(word for word in _names(target) if strong(word.lstrip(".")))}
+        case Forget(_, target):
+            said, writes = set(), _written(target)
+        case _:
+            said = set(_names(leaf))
+    words = frozenset(word.lstrip(".") for word in said)
+    loud = any(strong(word) for word in words) or any(STEP.search(word) for word in called)
+    return _Summary(loud, words, frozenset(_reads(leaf)), frozenset(writes))
 
 
 def _only(body: Seq, kind: str) -> bool:

@@ -142,6 +142,7 @@ class Function:
     owner: ClassDef | None = None
     module: int = 0
     words: frozenset[str] = frozenset()
+    marks: tuple[object, ...] = ()  # the values of its decorators, once they were evaluated
 
 
 @dataclass(slots=True, eq=False)

@@ -87,7 +87,7 @@ def _findings(at: Moment[Finished]) -> Iterator[Draft]:
     facts = at.interpreter.facts
     if "deprecated" not in facts:
         sites = [site for reference in at.module.references if (site := _site(at, reference)) is not None]
-        facts["deprecated"] = sites, _fixes(at, sites)
+        facts["deprecated"] = sites, _fixes(at, sites) if sites else {}  # most files: nothing to look up
     sites, fixes = facts["deprecated"]
     for site in sites:
         if site.code == at.code:

@@ -16,7 +16,8 @@ import libcst as cst
 from amp_doctor.lint import trace as t
 from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted, tests_version
 
-_IMPORT_FAULTS = frozenset({"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
+_IMPORT_FAULTS = frozenset({"ModuleNotFoundError", "Exception"})
+_MISSING = frozenset({"ImportError", "AttributeError", "TypeError"})  # what a name or parameter of a newer torch raises
 
 
 @dataclass(slots=True)
@@ -259,7 +260,7 @@ class _Lowering:
         handlers = []
         for handler in node.handlers:
             faults = _words(handler.type) if handler.type is not None else {"Exception"}
-            guard = bool(_IMPORT_FAULTS & faults) and (fallback or "ImportError" in faults)
+            guard = bool(_MISSING & faults) or (fallback and bool(_IMPORT_FAULTS & faults))
             self.guard += guard
             block = self.block(handler.body)
             self.guard -= guard
@@ -340,6 +341,7 @@ class _Lowering:
             self.quiet(node.returns.annotation)
         function = self.make_function(node.name.value, node.params, node.body, node)
         function.decorators = decorators
+        function.words |= {word for item in node.decorators for word in _words(item.decorator)}
         function.is_async = node.asynchronous is not None
         self.emit(t.Define(function.at, function))
 

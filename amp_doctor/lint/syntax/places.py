@@ -69,7 +69,11 @@ class Places:
 
     def text(self, at: int) -> str:
         """The source text of a node (no positions are computed for it)."""
-        return self.tree.code_for_node(self.nodes[at - self.base]).strip()
+        node = self.nodes[at - self.base]
+        if isinstance(node, cst.Arg):
+            node = node.with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        parts = node.body if isinstance(node, cst.SimpleStatementLine) else (node,)
+        return "; ".join(self.tree.code_for_node(part).strip().rstrip(";") for part in parts)
 
     def statement(self, at: int) -> int:
         """The number of the statement that a node belongs to."""
