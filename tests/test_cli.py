@@ -344,7 +344,8 @@ def test_as_a_module_and_into_a_reader_that_leaves(here: Path) -> None:
 def test_a_run_loads_no_more_than_it_needs(here: Path, text: str, absent: set[str]) -> None:
     plant(here, a=text)
     code = (
-        "import sys\nfrom amp_doctor.cli import status_of\n"
+        "import sys\nfrom amp_doctor.cli import status_of\nfrom amp_doctor.lint import workers\n"
+        "workers.can_fork = lambda: False\n"
         "status = status_of(['lint', '--no-cache', 'a.py'])\nprint(status, *sys.modules)"
     )
     done = subprocess.run(

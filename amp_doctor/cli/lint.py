@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ import click
 from amp_doctor import config
 from amp_doctor.cli import options as read
 from amp_doctor.cli.output import COLOR, Progress, colored, complain, width, write, write_file
-from amp_doctor.cli.render import rendered
+from amp_doctor.cli.render import preload, rendered
 from amp_doctor.lint.run import Outcome, Plan, lint_paths, lint_text
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def command(**options: Any) -> int:
         write(settings_text(settings))
         return 0
     progress = Progress(wanted=not options["quiet"])
-    plan = Plan(configuration, jobs=settings.get("jobs"), progress=progress)
+    style = "statistics" if options["statistics"] else settings.get("output_format", "text")
+    plan = Plan(configuration, jobs=settings.get("jobs"), progress=progress, meanwhile=partial(preload, style))
     try:
         if paths == [STDIN]:
             outcome, plan = lint_text(sys.stdin.buffer.read(), options["stdin_filename"], plan)
@@ -78,7 +80,7 @@ def command(**options: Any) -> int:
             if not options["no_cache"]:
                 plan = replace(plan, cache_dir=_cache_dir(settings, home))
             outcome = lint_paths(paths, plan)
-        return _finish(outcome, plan, settings, options)
+        return _finish(outcome, plan, settings, options | {"style": style})
     finally:
         progress.close()
 
@@ -135,7 +137,7 @@ def _finish(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str,
     if not report.files and not report.errors:
         complain("no Python files found")
     if report.errors or shown or not options["quiet"]:
-        _report(outcome, plan, settings, options)
+        _report(outcome, plan, options)
     if options["verbose"]:
         _tell_more(outcome, plan, settings)
     if report.errors:
@@ -157,8 +159,8 @@ def _diff(outcome: Outcome, plan: Plan, options: dict[str, Any]) -> int:
     return 2 if outcome.report.errors else int(bool(mended) and not options["exit_zero"])
 
 
-def _report(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str, Any]) -> None:
-    style = "statistics" if options["statistics"] else settings.get("output_format", "text")
+def _report(outcome: Outcome, plan: Plan, options: dict[str, Any]) -> None:
+    style = options["style"]
     report, sources = outcome.report, dict[str, str]()
     if report.findings:
         from amp_doctor.lint.present import present  # noqa: PLC0415

@@ -53,6 +53,17 @@ def rendered(
             return to_text(report, sources, summaries, width=columns, color=color, verbose=verbose)
 
 
+def preload(style: str) -> None:
+    """Load what a report with findings needs; called while worker processes are at work."""
+    from amp_doctor import catalog  # noqa: F401, PLC0415
+    from amp_doctor.lint import present, settle  # noqa: F401, PLC0415
+
+    if style == "text":
+        import tomllib  # noqa: F401, PLC0415
+
+        from amp_doctor.report import to_text  # noqa: F401, PLC0415
+
+
 def settings_text(settings: Settings) -> str:
     """What holds, key by key; readable as TOML."""
     import json  # noqa: PLC0415

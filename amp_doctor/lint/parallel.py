@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amp_doctor.lint.examine import crashed, examine
-from amp_doctor.lint.project import Project
 from amp_doctor.lint.result import FileReport
 from amp_doctor.lint.workers import Died, in_workers
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amp_doctor.lint.discover import Target
+    from amp_doctor.lint.project import Project
     from amp_doctor.lint.run import Plan
 
 # Not worth a second process below this many bytes to analyse per process.
@@ -25,18 +25,23 @@ def analyse_all(
     targets: tuple[Target, ...], texts: Mapping[int, bytes], roots: tuple[str, ...], plan: Plan
 ) -> dict[int, FileReport]:
     """The reports on those targets that have a text here, by their index."""
-    warm_up()
-    project = Project(tuple(map(Path, roots)))
+    projects: list[Project] = []
 
     def work(index: int) -> FileReport:
+        if not projects:  # one for each process, which so reads a module once
+            from amp_doctor.lint.project import Project  # noqa: PLC0415 - brings half of the analyser along
+
+            projects.append(Project(tuple(map(Path, roots))))
         target = targets[index]
-        return examine(texts[index], target.path, Path(target.file), project, target.settings.torch_version)
+        return examine(texts[index], target.path, Path(target.file), projects[0], target.settings.torch_version)
 
     # The largest first, so that no process is left alone with a large file at the end.
     order = sorted(texts, key=lambda index: (-len(texts[index]), index))
     jobs = jobs_for(sum(map(len, texts.values())), plan.jobs)
+    if jobs > 1:
+        warm_up()  # a single process may load it all by itself, while this one prepares the report
     reports: dict[int, FileReport] = {}
-    for position, answer in in_workers(order, work, jobs, lambda index: patience(len(texts[index]))):
+    for position, answer in in_workers(order, work, jobs, lambda index: patience(len(texts[index])), plan.meanwhile):
         path = targets[order[position]].path
         died = isinstance(answer, Died)
         reports[order[position]] = FileReport(path, (crashed(path, answer.reason),), lasting=False) if died else answer

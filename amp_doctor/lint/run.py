@@ -33,7 +33,8 @@ SMALL_RUN = 64_000
 class Plan:
     """What a run is asked to do; without `cache_dir` there is no cache.
 
-    `texts` are the files when they are not read from disk, by absolute path.
+    `texts` are the files when they are not read from disk, by absolute path. `progress` is told how many files
+    of how many are analysed, `meanwhile` is called while others work.
     """
 
     configuration: Configuration
@@ -41,6 +42,7 @@ class Plan:
     cache_dir: str | None = None
     texts: Mapping[str, bytes] | None = None
     progress: Callable[[int, int], None] | None = None
+    meanwhile: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,16 @@ def can_fork() -> bool:
 
 
 def in_workers(
-    tasks: Sequence[T], work: Callable[[T], R], jobs: int, patience: Callable[[T], float]
+    tasks: Sequence[T],
+    work: Callable[[T], R],
+    jobs: int,
+    patience: Callable[[T], float],
+    meanwhile: Callable[[], None] | None = None,
 ) -> Iterator[tuple[int, R | Died]]:
     """Index and result of every task, in the order they are done; tasks are begun in the order given.
 
-    `patience` is how many seconds of computing a task may take; a busy machine does not count.
+    `patience` is how many seconds of computing a task may take; a busy machine does not count. `meanwhile` is
+    done in this process once the others are at work.
     """
     if not can_fork():
         for index, task in enumerate(tasks):
@@ -72,6 +77,8 @@ def in_workers(
     try:
         for _ in range(min(jobs, len(tasks))):
             _start(workers, tasks, work, waiting.pop(), patience)
+        if meanwhile is not None:
+            meanwhile()
         while workers:
             left = min(worker.deadline for worker in workers.values()) - time.monotonic()
             ready = select.select(list(workers), [], [], max(left, 0))[0]
