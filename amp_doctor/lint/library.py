@@ -663,6 +663,8 @@ def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Out
         return [(evaluate.fresh(m, f"call@{at}", "", state), state)]
     if name in ("isinstance", "hasattr", "callable"):
         answer = _isinstance(m, plain, state) if name == "isinstance" else None
+        if name == "hasattr" and isinstance(first, Object) and first.role == "device" and plain[1:] == [Literal("type")]:
+            answer = TRUE
         return [(answer or Symbol(f"{name}({','.join(text(value) for value in plain)})"), state)]
     if name == "getattr" and len(plain) > 1:
         if isinstance(plain[1], Literal) and isinstance(plain[1].value, str):
@@ -687,6 +689,11 @@ def _isinstance(m: Interpreter, plain: list[Value], state: State) -> Value | Non
         return TRUE if plain[0].cls.definition is plain[1].definition else None
     if len(plain) == 2 and isinstance(plain[0], Items | Table | Literal) and isinstance(plain[1], Class):
         return FALSE
+    if len(plain) == 2 and isinstance(plain[1], Api) and plain[1].name in ("builtins.str", "torch.device"):
+        if isinstance(plain[0], Object) and plain[0].role == "device":
+            return TRUE if plain[1].name == "torch.device" else FALSE
+        if isinstance(plain[0], Literal):
+            return TRUE if plain[1].name == "builtins.str" and isinstance(plain[0].value, str) else FALSE
     return None
 
 

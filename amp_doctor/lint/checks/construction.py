@@ -223,7 +223,7 @@ def to_float32(at: Moment[Construct]) -> Iterator[Draft]:
         keys = [key for key, _ in reference.args]
         if keys[given[0]] is not None or keys.count(None) == given[0] + 1:
             fix = at.fix("switch autocast off", Applicability.UNSAFE, at.replace(given[1], "enabled=False"))
-    yield at.finding(f"{dtype} is no autocast dtype: the region does nothing; write enabled=False", fix=fix)
+    yield at.finding(f"{dtype} is no autocast dtype, the region lowers nothing: write enabled=False", fix=fix)
 
 
 @check("AMP124", on=Construct)

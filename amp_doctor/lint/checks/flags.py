@@ -9,7 +9,7 @@ from amp_doctor.lint.trace import Attr, Boolean, Compare, Const, Name, Term, Una
 
 _FLAG = re.compile(
     r"(^|_)(amp|fp16|bf16|autocast|enabled?|disabled?|mixed)($|_)"
-    r"|^(use|is|no|with|enable|disable|do|should|has)_|^mixed_precision$|^half$"
+    r"|^(use|is|no|with|enable|disable|do|should|has)_|^mixed_precision$"
 )
 _NOT_FLAG = re.compile(
     r"d?type|device|scale|level|opt|mode|backend|config|cfg|context|ctx|init|factor|growth|backoff|interval|name|kwargs"
