@@ -128,7 +128,7 @@ class Slicer:
             for leaf, around in flat:
                 if self._matters(leaf, names):
                     names |= leaf.reads
-                    if self.gentle and (leaf.strong or any(name[0] == "%" and f"!{name}" in names for name in leaf.reads)):
+                    if self.gentle and (leaf.strong or any(name[:1] == "%" and f"!{name}" in names for name in leaf.reads)):
                         names |= {f"!{name}" for name in leaf.writes}
                     for term in around:
                         names.update(_names(term))
