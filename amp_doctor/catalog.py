@@ -96,7 +96,7 @@ def code_of(code_or_name: str) -> str:
     for code, name in known.items():
         if name == code_or_name:
             return code
-    from difflib import get_close_matches  # noqa: PLC0415 - only when something was misspelt
+    from difflib import get_close_matches
 
     close = get_close_matches(code_or_name, [*known, *known.values()], n=1)
     hint = f"; did you mean {close[0]}?" if close else "; `amp-doctor rules` lists them"
@@ -179,7 +179,7 @@ def _blocks(lines: list[str], file: Path) -> list[Block]:
 
 
 def _metadata(block: Block, file: Path) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415 - a run without findings needs no page, and no TOML reader
+    import tomllib
 
     try:
         metadata = tomllib.loads(block.code)

@@ -75,8 +75,8 @@ class Settings:
 
     def enabled_for(self, file: str) -> frozenset[str]:
         """The codes that are on for `file`, an absolute path."""
-        from amp_doctor import catalog  # noqa: PLC0415 - a run that finds nothing needs no rules
-        from amp_doctor.selection import Choice, chosen, covers, matching  # noqa: PLC0415
+        from amp_doctor import catalog
+        from amp_doctor.selection import Choice, chosen, covers, matching
 
         codes = catalog.codes()
         choices = [
@@ -173,8 +173,8 @@ def torch_version(text: str) -> tuple[int, ...]:
 
 def checked_codes(selectors: tuple[str, ...]) -> tuple[str, ...]:
     """The selectors in their usual spelling; SelectorError for one that no rule has."""
-    from amp_doctor import catalog  # noqa: PLC0415
-    from amp_doctor.selection import checked_selector  # noqa: PLC0415
+    from amp_doctor import catalog
+    from amp_doctor.selection import checked_selector
 
     return tuple(checked_selector(selector, catalog.codes()) for selector in selectors)
 
@@ -190,7 +190,7 @@ def _bytes(file: str) -> bytes | None:
 
 
 def _table(file: str, raw: bytes) -> dict[str, Any] | None:
-    import tomllib  # noqa: PLC0415
+    import tomllib
 
     try:
         document = tomllib.loads(raw.decode())
@@ -208,7 +208,7 @@ def _table(file: str, raw: bytes) -> dict[str, Any] | None:
 def _value(file: str, key: str, value: Any) -> Any:
     reader = _READERS.get(key)
     if reader is None:
-        from difflib import get_close_matches  # noqa: PLC0415
+        from difflib import get_close_matches
 
         close = get_close_matches(key.replace("_", "-"), _READERS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"the keys are {', '.join(sorted(_READERS))}"

@@ -63,7 +63,7 @@ def covers(pattern: str, root: str, file: str) -> bool:
     """True when a glob of per-file-ignores means `file`: by its name, or by its path below `root`."""
     if pattern.startswith("!"):
         return not covers(pattern[1:], root, file)
-    from fnmatch import fnmatchcase  # noqa: PLC0415 - few configurations have any
+    from fnmatch import fnmatchcase
 
     wanted = pattern.removeprefix("./")
     if wanted.endswith("/"):
@@ -83,7 +83,7 @@ def checked_selector(text: str, codes: Mapping[str, str]) -> str:
         return upper
     if selector in codes.values():
         return selector
-    from difflib import get_close_matches  # noqa: PLC0415 - only when something was misspelt
+    from difflib import get_close_matches
 
     known = [*codes, *codes.values()]
     close = get_close_matches(selector, known, n=1) or get_close_matches(upper, known, n=1)

@@ -75,8 +75,8 @@ def status_of(arguments: list[str] | None) -> int:
 
 
 def _bug() -> int:
-    import platform  # noqa: PLC0415
-    import traceback  # noqa: PLC0415
+    import platform
+    import traceback
 
     complain(
         f"this is a bug of amp-doctor, not of your code. Please report what follows at {ISSUES}\n\n"

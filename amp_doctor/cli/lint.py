@@ -66,7 +66,7 @@ def command(**options: Any) -> int:
     home = _home(options["stdin_filename"] or "." if paths == [STDIN] else paths[0])
     settings = configuration.settings_for(home)
     if options["show_settings"]:
-        from amp_doctor.cli.render import settings_text  # noqa: PLC0415
+        from amp_doctor.cli.render import settings_text
 
         write(settings_text(settings))
         return 0
@@ -129,7 +129,7 @@ def _finish(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str,
     if options["diff"]:
         return _diff(outcome, plan, options)
     if options["fix"]:
-        from amp_doctor.lint.fixes import apply_all, mend_all  # noqa: PLC0415
+        from amp_doctor.lint.fixes import apply_all, mend_all
 
         outcome, plan = apply_all(outcome, mend_all(outcome, plan, options["unsafe_fixes"]), plan)
     report = outcome.report
@@ -148,7 +148,7 @@ def _finish(outcome: Outcome, plan: Plan, settings: Settings, options: dict[str,
 
 
 def _diff(outcome: Outcome, plan: Plan, options: dict[str, Any]) -> int:
-    from amp_doctor.lint.fixes import diff, mend_all  # noqa: PLC0415
+    from amp_doctor.lint.fixes import diff, mend_all
 
     mended = mend_all(outcome, plan, options["unsafe_fixes"])
     write(diff(mended))
@@ -163,7 +163,7 @@ def _report(outcome: Outcome, plan: Plan, options: dict[str, Any]) -> None:
     style = options["style"]
     report, sources = outcome.report, dict[str, str]()
     if report.findings:
-        from amp_doctor.lint.present import present  # noqa: PLC0415
+        from amp_doctor.lint.present import present
 
         report, sources = present(report, style in ("text", "json", "sarif"), plan.texts)
     output: str | None = options["output_file"]

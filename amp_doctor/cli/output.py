@@ -79,8 +79,8 @@ class Progress:
         if not self._wanted or total < MUCH_TO_DO:
             return
         if self._bar is None:
-            from rich.console import Console  # noqa: PLC0415 - only people at a terminal wait for it
-            from rich.progress import Progress as Bar  # noqa: PLC0415
+            from rich.console import Console
+            from rich.progress import Progress as Bar
 
             # No thread of its own: worker processes are forked from this one.
             self._bar = Bar(console=Console(stderr=True), transient=True, auto_refresh=False)

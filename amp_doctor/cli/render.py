@@ -16,38 +16,38 @@ def rendered(
     codes = sorted({finding.code for finding in report.findings})
     match style:
         case "json":
-            from amp_doctor.report.to_json import to_json  # noqa: PLC0415
+            from amp_doctor.report.to_json import to_json
 
             return to_json(report, sources)
         case "sarif":
-            from amp_doctor import catalog  # noqa: PLC0415
-            from amp_doctor.report.to_sarif import to_sarif  # noqa: PLC0415
+            from amp_doctor import catalog
+            from amp_doctor.report.to_sarif import to_sarif
 
             return to_sarif(report, sources, {code: catalog.page(code) for code in codes})
         case "github":
-            from amp_doctor.report.to_github import to_github  # noqa: PLC0415
+            from amp_doctor.report.to_github import to_github
 
             return to_github(report)
         case "concise":
-            from amp_doctor.report.to_concise import to_concise  # noqa: PLC0415
+            from amp_doctor.report.to_concise import to_concise
 
             return to_concise(report)
         case "statistics":
-            from amp_doctor.report.statistics import to_statistics  # noqa: PLC0415
+            from amp_doctor.report.statistics import to_statistics
 
             return to_statistics(report)
         case "text" if not (report.findings or report.errors or report.fixed or verbose):
             # What most runs end with; the whole report would take as long to load as the run.
-            from amp_doctor.report.summary import sentence  # noqa: PLC0415
-            from amp_doctor.report.text import rendered as styled  # noqa: PLC0415
+            from amp_doctor.report.summary import sentence
+            from amp_doctor.report.text import rendered as styled
 
             return styled([[(sentence(report), "good")]], columns, color)
         case _:
-            from amp_doctor.report.to_text import to_text  # noqa: PLC0415
+            from amp_doctor.report.to_text import to_text
 
             summaries: dict[str, str] = {}
             if codes:
-                from amp_doctor import catalog  # noqa: PLC0415
+                from amp_doctor import catalog
 
                 summaries = {code: catalog.page(code).summary for code in codes}
             return to_text(report, sources, summaries, width=columns, color=color, verbose=verbose)
@@ -55,18 +55,18 @@ def rendered(
 
 def preload(style: str) -> None:
     """Load what a report with findings needs; called while worker processes are at work."""
-    from amp_doctor import catalog  # noqa: F401, PLC0415
-    from amp_doctor.lint import present, settle  # noqa: F401, PLC0415
+    from amp_doctor import catalog  # noqa: F401
+    from amp_doctor.lint import present, settle  # noqa: F401
 
     if style == "text":
-        import tomllib  # noqa: F401, PLC0415
+        import tomllib  # noqa: F401
 
-        from amp_doctor.report import to_text  # noqa: F401, PLC0415
+        from amp_doctor.report import to_text  # noqa: F401
 
 
 def settings_text(settings: Settings) -> str:
     """What holds, key by key; readable as TOML."""
-    import json  # noqa: PLC0415
+    import json
 
     version = ".".join(map(str, settings.torch_version)) if settings.torch_version else None
     lines = {

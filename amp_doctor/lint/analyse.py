@@ -62,7 +62,7 @@ class _Collector:
                     known = self.drafts.get((draft.code, draft.at))
                     if known is None or _rank(draft.confidence) > _rank(known.confidence):
                         self.drafts[(draft.code, draft.at)] = draft
-            except Exception as fault:  # one check on one file: named in the finding, the others go on
+            except Exception as fault:  # noqa: BLE001 - one check on one file: named in the finding, the others go on
                 self.crashes.setdefault(code, f"{type(fault).__name__}: {fault}")
 
 
@@ -87,8 +87,29 @@ def _findings(collector: _Collector, interpreter: Interpreter) -> list[Finding]:
                 trail.append(Related(home.path, home.places.span(at), words))
         span = module.places.span(draft.at)
         fix = draft.fix if module is interpreter.module else None
-        found.append(Finding(draft.code, page.name, page.severity, draft.message, module.path, span, draft.confidence, tuple(trail), fix))
+        found.append(
+            Finding(
+                draft.code,
+                page.name,
+                page.severity,
+                draft.message,
+                module.path,
+                span,
+                draft.confidence,
+                tuple(trail),
+                fix,
+            )
+        )
     for code, words in sorted(collector.crashes.items()):
         message = f"the check {code} crashed on this file ({words}); its findings are missing"
-        found.append(Finding("AMP003", catalog.page("AMP003").name, Severity.WARNING, message, interpreter.module.path, Span(1, 1, 1, 1)))
+        found.append(
+            Finding(
+                "AMP003",
+                catalog.page("AMP003").name,
+                Severity.WARNING,
+                message,
+                interpreter.module.path,
+                Span(1, 1, 1, 1),
+            )
+        )
     return found

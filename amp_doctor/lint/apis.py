@@ -31,7 +31,14 @@ AUTOCASTS = {
     "torch.npu.amp.autocast": ("npu", ("enabled", "dtype", "cache_enabled")),
 }
 
-DEFAULT_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16", "xla": "bfloat16", "hpu": "bfloat16"}
+DEFAULT_DTYPE = {
+    "cuda": "float16",
+    "xpu": "float16",
+    "mps": "float16",
+    "cpu": "bfloat16",
+    "xla": "bfloat16",
+    "hpu": "bfloat16",
+}
 """torch.get_autocast_dtype(device_type) of a fresh process (reference, section 5)."""
 
 CLIPS = frozenset(
@@ -62,32 +69,134 @@ WRAPPERS = frozenset(
 )
 """Calls that return their first argument, wrapped: links to it stay true."""
 
-NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.grad_mode.no_grad"})
+NO_GRAD = frozenset(
+    {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.grad_mode.no_grad"}
+)
 
 LOWER_PRECISION = frozenset(
-    "matmul mm bmm addmm addmv addr baddbmm addbmm chain_matmul linalg.multi_dot linear conv1d conv2d conv3d conv_transpose1d "
-    "conv_transpose2d conv_transpose3d einsum scaled_dot_product_attention prelu mv bilinear grucell lstmcell rnncell".split()
+    [
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "addmv",
+        "addr",
+        "baddbmm",
+        "addbmm",
+        "chain_matmul",
+        "linalg.multi_dot",
+        "linear",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "einsum",
+        "scaled_dot_product_attention",
+        "prelu",
+        "mv",
+        "bilinear",
+        "grucell",
+        "lstmcell",
+        "rnncell",
+    ]
 )
 """Ops that CUDA autocast runs in the region's dtype (AMPDOC)."""
 
 FLOAT32_OPS = frozenset(
-    "acos asin cosh erfinv exp expm1 log log10 log1p log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod sum "
-    "renorm softmax softmin log_softmax logsumexp layer_norm group_norm rms_norm cosine_similarity cdist pdist "
-    "cosine_embedding_loss cross_entropy nll_loss nll_loss2d binary_cross_entropy_with_logits mse_loss l1_loss smooth_l1_loss "
-    "huber_loss kl_div hinge_embedding_loss margin_ranking_loss multilabel_margin_loss multi_margin_loss poisson_nll_loss "
-    "soft_margin_loss triplet_margin_loss triplet_margin_with_distance_loss gaussian_nll_loss ctc_loss interpolate "
-    "multilabel_soft_margin_loss polar softplus".split()
+    [
+        "acos",
+        "asin",
+        "cosh",
+        "erfinv",
+        "exp",
+        "expm1",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "reciprocal",
+        "rsqrt",
+        "sinh",
+        "tan",
+        "pow",
+        "cumprod",
+        "cumsum",
+        "dist",
+        "norm",
+        "prod",
+        "sum",
+        "renorm",
+        "softmax",
+        "softmin",
+        "log_softmax",
+        "logsumexp",
+        "layer_norm",
+        "group_norm",
+        "rms_norm",
+        "cosine_similarity",
+        "cdist",
+        "pdist",
+        "cosine_embedding_loss",
+        "cross_entropy",
+        "nll_loss",
+        "nll_loss2d",
+        "binary_cross_entropy_with_logits",
+        "mse_loss",
+        "l1_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "kl_div",
+        "hinge_embedding_loss",
+        "margin_ranking_loss",
+        "multilabel_margin_loss",
+        "multi_margin_loss",
+        "poisson_nll_loss",
+        "soft_margin_loss",
+        "triplet_margin_loss",
+        "triplet_margin_with_distance_loss",
+        "gaussian_nll_loss",
+        "ctc_loss",
+        "interpolate",
+        "multilabel_soft_margin_loss",
+        "polar",
+        "softplus",
+    ]
 )
 """Ops that CUDA autocast runs in float32, or whose result is float32 (AMPDOC)."""
 
 LOSSES = frozenset(
-    "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy binary_cross_entropy_with_logits "
-    "ctc_loss poisson_nll_loss gaussian_nll_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss soft_margin_loss "
-    "multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss cosine_embedding_loss".split()
+    [
+        "cross_entropy",
+        "nll_loss",
+        "mse_loss",
+        "l1_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "kl_div",
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "ctc_loss",
+        "poisson_nll_loss",
+        "gaussian_nll_loss",
+        "hinge_embedding_loss",
+        "margin_ranking_loss",
+        "triplet_margin_loss",
+        "soft_margin_loss",
+        "multi_margin_loss",
+        "multilabel_margin_loss",
+        "multilabel_soft_margin_loss",
+        "cosine_embedding_loss",
+    ]
 )
 
-LOWER_MODULES = re.compile(r"torch\.nn\.(Linear|Bilinear|LazyLinear|Conv\w*|LazyConv\w*|MultiheadAttention|LSTM|GRU|RNN|LSTMCell|GRUCell|RNNCell)$")
-FLOAT32_MODULES = re.compile(r"torch\.nn\.(LayerNorm|GroupNorm|RMSNorm|Softmax|LogSoftmax|Softmin|Softplus|CosineSimilarity|\w*Loss)$")
+LOWER_MODULES = re.compile(
+    r"torch\.nn\.(Linear|Bilinear|LazyLinear|Conv\w*|LazyConv\w*|MultiheadAttention|LSTM|GRU|RNN|LSTMCell|GRUCell|RNNCell)$"
+)
+FLOAT32_MODULES = re.compile(
+    r"torch\.nn\.(LayerNorm|GroupNorm|RMSNorm|Softmax|LogSoftmax|Softmin|Softplus|CosineSimilarity|\w*Loss)$"
+)
 EPS_POSITION = {
     "LayerNorm": 1, "RMSNorm": 1, "GroupNorm": 2, "BatchNorm1d": 1, "BatchNorm2d": 1, "BatchNorm3d": 1, "SyncBatchNorm": 1,
     "InstanceNorm1d": 1, "InstanceNorm2d": 1, "InstanceNorm3d": 1, "CosineSimilarity": 1,
@@ -107,11 +216,18 @@ FRAMEWORK_WORDS = re.compile(
 """Words that tell that somebody else may scale the loss: rule AMP209 stays silent."""
 
 SCALERISH = re.compile(r"scaler", re.IGNORECASE)
-OPTIMIZERISH = re.compile(r"(^|_)opt(im|imi[sz]er|imi[sz]ers|ims)?(_|\d|$)|optimi[sz]er|(^|_)opts(_|$)|_opt\d*$", re.IGNORECASE)
+OPTIMIZERISH = re.compile(
+    r"(^|_)opt(im|imi[sz]er|imi[sz]ers|ims)?(_|\d|$)|optimi[sz]er|(^|_)opts(_|$)|_opt\d*$", re.IGNORECASE
+)
 NOT_OPTIMIZER = re.compile(r"sched|option|args|config|cfg|hook|state|param", re.IGNORECASE)
 LOSSISH = re.compile(r"loss|crit|objective|cost|penalt", re.IGNORECASE)
-HARMLESS = re.compile(r"log|print|meter|writer|wandb|tqdm|pbar|progress|monitor|metric|timer|profil|debug|info|warn|tensorboard", re.IGNORECASE)
-DOES_BACKWARD = re.compile(r"backward|optimi[sz]|step|unscale|clip|scaler|callback|hook|^on_|update_param|grad_accum", re.IGNORECASE)
+HARMLESS = re.compile(
+    r"log|print|meter|writer|wandb|tqdm|pbar|progress|monitor|metric|timer|profil|debug|info|warn|tensorboard",
+    re.IGNORECASE,
+)
+DOES_BACKWARD = re.compile(
+    r"backward|optimi[sz]|step|unscale|clip|scaler|callback|hook|^on_|update_param|grad_accum", re.IGNORECASE
+)
 """Names of unseen functions that may touch gradients or the scaler."""
 
 
@@ -120,13 +236,27 @@ def is_optimizer(name: str) -> bool:
     head, _, last = name.rpartition(".")
     if not last[:1].isupper() or "lr_scheduler" in name or last in ("Optimizer", "LRScheduler"):
         return last == "Optimizer" and head == "torch.optim"
-    return head.startswith(("torch.optim", "apex.optimizers", "bitsandbytes.optim", "torch_optimizer", "transformers.optimization", "timm.optim"))
+    return head.startswith(
+        (
+            "torch.optim",
+            "apex.optimizers",
+            "bitsandbytes.optim",
+            "torch_optimizer",
+            "transformers.optimization",
+            "timm.optim",
+        )
+    )
 
 
 def is_module(name: str) -> bool:
     """A class of torch.nn (not of its functional or utils parts)."""
     head, _, last = name.rpartition(".")
-    return head.startswith("torch.nn") and last[:1].isupper() and "utils" not in head and last not in ("Parameter", "Module")
+    return (
+        head.startswith("torch.nn")
+        and last[:1].isupper()
+        and "utils" not in head
+        and last not in ("Parameter", "Module")
+    )
 
 
 def short(name: str) -> str:

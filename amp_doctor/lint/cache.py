@@ -71,7 +71,7 @@ class Cache:
             entry[0], self._changed = target.mtime_ns, True
         if not all(self._unchanged(dependency) for dependency in entry[5]):
             return None
-        from amp_doctor.lint.plain import from_plain  # noqa: PLC0415 - files without findings need no Finding
+        from amp_doctor.lint.plain import from_plain
 
         return from_plain(target.path, entry[6], lambda name: display(self._path(name)))
 
@@ -100,7 +100,7 @@ class Cache:
         name = self._name(target.file)
         entry: Entry = [target.mtime_ns, target.size, int(parsed)]
         if raw is not None or report.findings:
-            from amp_doctor.lint.plain import to_plain  # noqa: PLC0415
+            from amp_doctor.lint.plain import to_plain
 
             watched = []
             for path in report.dependencies:
@@ -182,7 +182,7 @@ def _own_files() -> list[str]:
 
 def _stamp() -> str:
     """Changes whenever a file of the tool does; cheap, and told by the file system alone."""
-    from hashlib import blake2b  # noqa: PLC0415
+    from hashlib import blake2b
 
     digest = blake2b(f"{__version__} {sys.version}".encode(), digest_size=16)
     for file in _own_files():
@@ -193,7 +193,7 @@ def _stamp() -> str:
 
 def _content() -> str:
     """Changes only when what the files of the tool say does, so a fresh installation keeps the cache of a CI run."""
-    from hashlib import blake2b  # noqa: PLC0415
+    from hashlib import blake2b
 
     digest = blake2b(f"{__version__} {sys.version}".encode(), digest_size=16)
     for file in _own_files():
@@ -202,7 +202,7 @@ def _content() -> str:
 
 
 def _digest(raw: bytes) -> str:
-    from hashlib import blake2b  # noqa: PLC0415
+    from hashlib import blake2b
 
     return blake2b(raw, digest_size=16).hexdigest()
 

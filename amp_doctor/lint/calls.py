@@ -66,7 +66,9 @@ def arguments(m: Interpreter, leaf: CallLeaf, state: State) -> Args:
     return tuple(args)
 
 
-def call_value(m: Interpreter, at: int, func: Value, args: Args, state: State, used: bool = True, name: str = "") -> Outcome:
+def call_value(
+    m: Interpreter, at: int, func: Value, args: Args, state: State, used: bool = True, name: str = ""
+) -> Outcome:
     """Call any value."""
     match func:
         case Code():
@@ -97,7 +99,9 @@ def call_value(m: Interpreter, at: int, func: Value, args: Args, state: State, u
             m.emit(NoneCall(at, name), state)
             return []
         case Symbol():
-            settled = m.project.settle(m, func) if func.key.startswith("import:") and worth_reading(func, args) else func
+            settled = (
+                m.project.settle(m, func) if func.key.startswith("import:") and worth_reading(func, args) else func
+            )
             if settled is not func:
                 return call_value(m, at, settled, args, state, used, name)
             return [(call_symbol(m, at, func, args, state), state)]
@@ -107,10 +111,15 @@ def call_value(m: Interpreter, at: int, func: Value, args: Args, state: State, u
 
 def worth_reading(func: Symbol, args: Args) -> bool:
     """Is another file worth lowering for this call? Only if it can do something to what is tracked here."""
-    if apis.DOES_BACKWARD.search(func.name) or apis.LOSSISH.search(func.name) or re.search(r"model|net$|build|amp|[Tt]rainer", func.name):
+    if (
+        apis.DOES_BACKWARD.search(func.name)
+        or apis.LOSSISH.search(func.name)
+        or re.search(r"model|net$|build|amp|[Tt]rainer", func.name)
+    ):
         return True
     return any(
-        isinstance(item, Tensor | Class) or (isinstance(item, Object) and item.role in ("scaler", "optimizer", "module", "instance", "params"))
+        isinstance(item, Tensor | Class)
+        or (isinstance(item, Object) and item.role in ("scaler", "optimizer", "module", "instance", "params"))
         for _, value in args
         for item in flat(value)
     )
@@ -120,7 +129,11 @@ def call_symbol(m: Interpreter, at: int, func: Symbol, args: Args, state: State)
     """Something unknown is called: a model, a criterion, a helper that is not seen."""
     escape(m, at, func.name, args, state)
     inputs = tensors.tensors_in([value for _, value in args])
-    if any(isinstance(item, Object) and item.role in ("params", "param", "optimizer") for _, value in args for item in flat(value)):
+    if any(
+        isinstance(item, Object) and item.role in ("params", "param", "optimizer")
+        for _, value in args
+        for item in flat(value)
+    ):
         return evaluate.fresh(m, f"call@{at}", func.name, state)  # a class or factory that takes parameters
     if apis.HARMLESS.search(func.name) and not apis.LOSSISH.search(func.name):
         return evaluate.fresh(m, f"call@{at}", func.name, state)
@@ -155,7 +168,8 @@ def call_in_region(m: Interpreter, at: int, wrapped: Object, work, state: State)
 def call_autocasted(m: Interpreter, at: int, func: Object, args: Args, state: State) -> Outcome:
     """A function wrapped by calling an autocast object on it."""
     context, inner = func.fact("context"), func.fact("function")
-    assert isinstance(context, Object) and inner is not None
+    assert isinstance(context, Object)
+    assert inner is not None
     region = m.region(context, at)
     m.emit(Enter(at, region), state)
     state.regions = (*state.regions, region)
@@ -219,7 +233,9 @@ def duck_typed(m: Interpreter, receiver: Value, name: str, state: State) -> Valu
         fits = [
             definition
             for definition in m.module.classes
-            if used <= set(definition.methods) and not definition.name.startswith("_") and any(_amp_words(f.words) for f in definition.methods.values())
+            if used <= set(definition.methods)
+            and not definition.name.startswith("_")
+            and any(_amp_words(f.words) for f in definition.methods.values())
         ]
         several = [d for d in m.module.classes if name in d.methods]
         m.facts[key] = fits[0] if len(fits) == 1 and len(several) == 1 else None
@@ -237,7 +253,14 @@ def _amp_words(words: frozenset[str]) -> bool:
 
 def seeded(m: Interpreter, cls: Class, receiver: Symbol, state: State) -> Object:
     """An object of `cls` known only by use: its attributes are run from __init__ once per path."""
-    instance = Object("instance", receiver.key, cls=cls, api=cls.definition.name, origin="used", facts=library.class_facts(m, cls, state))
+    instance = Object(
+        "instance",
+        receiver.key,
+        cls=cls,
+        api=cls.definition.name,
+        origin="used",
+        facts=library.class_facts(m, cls, state),
+    )
     if (receiver.key, "%seeded") not in state.heap:
         state.heap[(receiver.key, "%seeded")] = Literal(True)
         found = evaluate.find_method(m, cls, "__init__", state)
@@ -289,7 +312,10 @@ def call_module(m: Interpreter, at: int, module: Object, args: Args, state: Stat
                 outcome = call_code(m, at, Code(found[0], found[1], module), args, state)
                 for value, each in outcome:
                     m.emit(Forward(at, module, args, value), each)
-                return [(library.forwarded(m, module, _sourced(value, module, m, each), at, each), each) for value, each in outcome]
+                return [
+                    (library.forwarded(m, module, _sourced(value, module, m, each), at, each), each)
+                    for value, each in outcome
+                ]
     inputs = tensors.tensors_in([value for _, value in args])
 
     def work() -> Value:
@@ -322,7 +348,9 @@ def instantiate(m: Interpreter, at: int, cls: Class, args: Args, state: State) -
         return [(replace(optimizer, cls=cls), state)]
     if any(base in apis.SCALERS for base in bases):
         return [(library.make_scaler(m, at, "torch.amp.GradScaler", (), state), state)]
-    instance = Object("instance", oid, api=cls.definition.name, at=at, cls=cls, facts=library.class_facts(m, cls, state))
+    instance = Object(
+        "instance", oid, api=cls.definition.name, at=at, cls=cls, facts=library.class_facts(m, cls, state)
+    )
     for key in [key for key in state.heap if key[0] == oid]:
         del state.heap[key]
     found = evaluate.find_method(m, cls, "__init__", state)
@@ -365,7 +393,11 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
     finally:
         m.stack.pop()
         m.loops = loops
-    keeps = any(isinstance(part, Code) and part.frame == frame for end in flow.exits.get("return", []) for part in flat(end.env.get((frame, "%return"))))
+    keeps = any(
+        isinstance(part, Code) and part.frame == frame
+        for end in flow.exits.get("return", [])
+        for part in flat(end.env.get((frame, "%return")))
+    )
     outcome: Outcome = []
     ends = [(NONE, end) for end in flow.ends]
     ends += [(end.env.pop((frame, "%return"), NONE), end) for end in flow.exits.get("return", [])]
@@ -390,7 +422,8 @@ def _settled(m: Interpreter, outcome: Outcome) -> Outcome:
 def decorator_contexts(m: Interpreter, function, frame: int, state: State) -> list[Value]:  # type: ignore[no-untyped-def]
     """Decorators that are contexts: `@torch.no_grad()`, `@torch.autocast("cuda")`."""
     found: list[Value] = []
-    for value in function.marks:
+    for term, mark in zip(function.decorators, function.marks, strict=False):
+        value = mark
         if value is None and function.owner is not None and isinstance(term, Name):
             # The decorators of methods are made in the frame of the class body.
             value = state.heap.get((text(Class(function.owner, frame)), term.id))
@@ -435,14 +468,24 @@ def bind_parameters(m: Interpreter, function, receiver: Value | None, args: Args
 def parameter(m: Interpreter, param, frame: int, state: State) -> Value:  # type: ignore[no-untyped-def]
     """An argument nobody gave: a symbol, or what its annotation says."""
     symbol = Symbol(f"{param.name}~{frame}", param.name)
-    if isinstance(param.default, Const) and isinstance(param.default.value, int | float) and not isinstance(param.default.value, bool):
+    if (
+        isinstance(param.default, Const)
+        and isinstance(param.default.value, int | float)
+        and not isinstance(param.default.value, bool)
+    ):
         return Symbol(f"{symbol.key}#number", param.name)
     if param.annotation is None:
         return symbol
     note = evaluate.lookup_in(m, param.annotation, m.parents.get(frame, m.module.frame), state, None)
     if isinstance(note, Api):
         if note.name in apis.SCALERS:
-            return Object("scaler", symbol.key, api=note.name, facts=(("enabled", Symbol(f"{symbol.key}.enabled", "enabled")),), origin="annotated")
+            return Object(
+                "scaler",
+                symbol.key,
+                api=note.name,
+                facts=(("enabled", Symbol(f"{symbol.key}.enabled", "enabled")),),
+                origin="annotated",
+            )
         if note.name == "torch.optim.Optimizer" or apis.is_optimizer(note.name):
             return Object("optimizer", symbol.key, api=note.name, origin="annotated")
         if note.name in ("torch.Tensor", "torch.FloatTensor"):
@@ -462,9 +505,7 @@ def escape(m: Interpreter, at: int, name: str, args: Args, state: State) -> None
             m.facts.setdefault("discarded", set()).add(item.scaled)  # the scaled loss lives on where nobody sees it
     handed = [item for item in given if isinstance(item, Object) and (item.role in ("scaler", "optimizer"))]
     symbols = [
-        item
-        for item in given
-        if isinstance(item, Symbol) and (library.role_by_use(m, item) in ("scaler", "optimizer"))
+        item for item in given if isinstance(item, Symbol) and (library.role_by_use(m, item) in ("scaler", "optimizer"))
     ]
     holders = [item for item in given if isinstance(item, Object) and item.role == "instance" and _holds(state, item)]
     if handed or symbols or holders:
@@ -476,4 +517,7 @@ def escape(m: Interpreter, at: int, name: str, args: Args, state: State) -> None
 
 
 def _holds(state: State, instance: Object) -> bool:
-    return any(owner == instance.oid and isinstance(value, Object) and value.role in ("scaler", "optimizer") for (owner, _), value in state.heap.items())
+    return any(
+        owner == instance.oid and isinstance(value, Object) and value.role in ("scaler", "optimizer")
+        for (owner, _), value in state.heap.items()
+    )

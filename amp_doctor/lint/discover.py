@@ -76,12 +76,12 @@ def _argument(argument: str, found: Found) -> None:
     directory = os.path.isdir(file)
     settings = found.configuration.settings_for(file if directory else os.path.dirname(file))
     if settings.force_exclude:
-        from amp_doctor.lint.ignores import forced_out  # noqa: PLC0415 - a run on one file needs no patterns
+        from amp_doctor.lint.ignores import forced_out
 
         if forced_out(file, settings):
             return
     if directory:
-        from amp_doctor.lint.walk import walk  # noqa: PLC0415
+        from amp_doctor.lint.walk import walk
 
         walk(file, "" if path == "." else path + "/", settings, found)
     else:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from amp_doctor.lint import calls, evaluate, library
 from amp_doctor.lint.checks.registry import Finished
-from amp_doctor.lint.events import Forward
 from amp_doctor.lint.fold import fold
 from amp_doctor.lint.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
-from amp_doctor.lint.objects import Class, Code, Literal, Object, Symbol, flat
+from amp_doctor.lint.objects import Class, Code, Literal, Object, flat
 from amp_doctor.lint.slicing import rooted
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import ClassDef, Function
@@ -118,7 +117,11 @@ def _share(m: Interpreter, ends: list[State]) -> None:
         return
     frame = m.module.frame
     first, *others = ends
-    common = {name: value for (where, name), value in first.env.items() if where == frame and all(other.env.get((frame, name)) == value for other in others)}
+    common = {
+        name: value
+        for (where, name), value in first.env.items()
+        if where == frame and all(other.env.get((frame, name)) == value for other in others)
+    }
     m.globals[frame] = {name: value for name, value in common.items() if not name.startswith("%")}
     for end in ends:
         for name in common:
@@ -180,7 +183,11 @@ def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
     seeds = _seeds(m, cls, receiver, root)
     forward = _is_module(receiver)
     for name, function in definition.methods.items():
-        if name == "__init__" or (forward and name == "forward") or not (rooted(function.words) or function.words & m.module.slicer.relevant):
+        if (
+            name == "__init__"
+            or (forward and name == "forward")
+            or not (rooted(function.words) or function.words & m.module.slicer.relevant)
+        ):
             continue
         for seed in seeds:
             state = seed.copy()
@@ -216,10 +223,18 @@ def _seeds(m: Interpreter, cls: Class, receiver: Object, root: State) -> list[St
     states = [root]
     found = evaluate.find_method(m, cls, "__init__", root)
     if found is not None:
-        states = [state for each in states for state in _run_quietly(m, found[0], each, receiver, quiet=found[0].owner is not cls.definition)] or [root]
+        states = [
+            state
+            for each in states
+            for state in _run_quietly(m, found[0], each, receiver, quiet=found[0].owner is not cls.definition)
+        ] or [root]
     for name, function in cls.definition.methods.items():
         if name != "__init__" and not _static(function) and _sets_up(function):
-            after = [state for each in states[:MAX_SEEDS] for state in _run_quietly(m, function, each.copy(), receiver, quiet=True)]
+            after = [
+                state
+                for each in states[:MAX_SEEDS]
+                for state in _run_quietly(m, function, each.copy(), receiver, quiet=True)
+            ]
             states = after or states
     return _distinct(m, receiver, states)[:MAX_SEEDS]
 
@@ -234,7 +249,11 @@ def _run_quietly(m: Interpreter, function: Function, state: State, receiver: Obj
 
 def _sets_up(function: Function) -> bool:
     """A method that makes a scaler, an optimizer or a context and stores it, and does not train with it."""
-    return bool(function.words & {"GradScaler", "autocast", "nullcontext"}) and not function.words & {"backward", "scale", "step"}
+    return bool(function.words & {"GradScaler", "autocast", "nullcontext"}) and not function.words & {
+        "backward",
+        "scale",
+        "step",
+    }
 
 
 def _distinct(m: Interpreter, receiver: Object, states: list[State]) -> list[State]:
@@ -254,7 +273,14 @@ def _forwards(m: Interpreter, root: State) -> None:
     region = m.facts.get("presumed")
     for definition in m.module.classes:
         cls = Class(definition, m.module.frame)
-        receiver = Object("instance", f"self:{definition.name}", api=definition.name, cls=cls, origin="used", facts=library.class_facts(m, cls, root))
+        receiver = Object(
+            "instance",
+            f"self:{definition.name}",
+            api=definition.name,
+            cls=cls,
+            origin="used",
+            facts=library.class_facts(m, cls, root),
+        )
         if not _is_module(receiver) or "forward" not in definition.methods:
             continue
         if not isinstance(region, Region) and not rooted(definition.methods["forward"].words):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +50,52 @@ from amp_doctor.lint.trace import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amp_doctor.lint.interpreter import Interpreter
     from amp_doctor.lint.state import State
 
 _BUILTINS = frozenset(
-    "len sum zip enumerate range list tuple dict set bool float int str isinstance getattr hasattr setattr print max min next iter "
-    "super id map filter sorted reversed any all type abs round repr callable open vars frozenset".split()
+    [
+        "len",
+        "sum",
+        "zip",
+        "enumerate",
+        "range",
+        "list",
+        "tuple",
+        "dict",
+        "set",
+        "bool",
+        "float",
+        "int",
+        "str",
+        "isinstance",
+        "getattr",
+        "hasattr",
+        "setattr",
+        "print",
+        "max",
+        "min",
+        "next",
+        "iter",
+        "super",
+        "id",
+        "map",
+        "filter",
+        "sorted",
+        "reversed",
+        "any",
+        "all",
+        "type",
+        "abs",
+        "round",
+        "repr",
+        "callable",
+        "open",
+        "vars",
+        "frozenset",
+    ]
 )
 
 
@@ -203,7 +242,9 @@ def bases_of(m: Interpreter, cls: Class, state: State) -> list[Value]:
         module = m.owners.get(cls.definition.module)
         try:
             m.facts[key] = [
-                (m.project.settle(m, found) if isinstance(found, Symbol) else found) if found is not None else Symbol(term_name(term), term_name(term))
+                (m.project.settle(m, found) if isinstance(found, Symbol) else found)
+                if found is not None
+                else Symbol(term_name(term), term_name(term))
                 for term in cls.definition.bases
                 for found in [lookup_in(m, term, cls.frame, state, module)]
             ]
@@ -263,9 +304,7 @@ def api_bases(m: Interpreter, cls: Class, state: State, depth: int = 0) -> list[
         if isinstance(base, Class):
             if depth < 6:
                 found += api_bases(m, base, state, depth + 1)
-        elif isinstance(base, Api):
-            found.append(base.name)
-        elif isinstance(base, Symbol):
+        elif isinstance(base, (Api, Symbol)):
             found.append(base.name)
     return found
 
@@ -283,7 +322,11 @@ def item(m: Interpreter, term: Item, state: State) -> Value:
         return Items(base.kind, base.items, False)
     if isinstance(base, Items) and base.items:
         # An unknown index: any of them; if they are alike one stands for all.
-        return base.items[0] if len({type(part) for part in base.items}) == 1 and len(base.items) == 1 else Symbol(f"{text(base)}[]")
+        return (
+            base.items[0]
+            if len({type(part) for part in base.items}) == 1 and len(base.items) == 1
+            else Symbol(f"{text(base)}[]")
+        )
     if isinstance(base, Table):
         if first is not None:
             value = base.get(first)
@@ -298,7 +341,12 @@ def item(m: Interpreter, term: Item, state: State) -> Value:
         return base
     if isinstance(base, Object) and base.role == "module":
         children = base.fact("children")
-        if isinstance(children, Items) and isinstance(first, Literal) and isinstance(first.value, int) and children.exact:
+        if (
+            isinstance(children, Items)
+            and isinstance(first, Literal)
+            and isinstance(first.value, int)
+            and children.exact
+        ):
             try:
                 return children.items[first.value]
             except IndexError:
@@ -432,11 +480,13 @@ def compare(m: Interpreter, at: int, op: str, left: Value, right: Value, state: 
         return result if op == "in" else negate(result)
     if isinstance(left, Literal) and isinstance(right, Literal):
         try:
-            answer = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[op](left.value, right.value)
+            answer = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[op](
+                left.value, right.value
+            )
             return Literal(bool(answer))
         except (TypeError, KeyError):
             pass
-    if isinstance(left, Object) and left.role == "scale" or isinstance(right, Object) and right.role == "scale":
+    if (isinstance(left, Object) and left.role == "scale") or (isinstance(right, Object) and right.role == "scale"):
         return fresh(m, f"value@{at}", "", state)
     return Symbol(f"({text(left)} {op} {text(right)})", m.name_of(left))
 
@@ -446,7 +496,12 @@ def contained(left: Value, right: Value) -> Value:
         if all(isinstance(part, Literal | Api) for part in right.items) and right.items:
             return Test("or", tuple(Test("eq", (left, part)) for part in right.items))
         return Symbol(f"({text(left)} in {text(right)})")
-    if isinstance(right, Literal) and isinstance(left, Literal) and isinstance(right.value, str) and isinstance(left.value, str):
+    if (
+        isinstance(right, Literal)
+        and isinstance(left, Literal)
+        and isinstance(right.value, str)
+        and isinstance(left.value, str)
+    ):
         return Literal(left.value in right.value)
     if isinstance(right, Table) and right.exact and isinstance(left, Literal):
         return TRUE if right.get(left) is not None else FALSE
@@ -476,7 +531,7 @@ def bind(m: Interpreter, target: Term, value: Value, state: State, at: int) -> N
             if isinstance(value, Object) and value.role == "autocasted" and name == "forward":
                 state.heap[(text(owner), "%autocast")] = value
             state.heap[(text(owner), name)] = value
-        case Item(item_at, base, index):
+        case Item():
             store(m, target, value, state, at)
         case Display(_, _, items):
             unpack(m, items, value, state, at)
@@ -492,7 +547,12 @@ def store(m: Interpreter, target: Item, value: Value, state: State, at: int) -> 
     m.emit(Store(at, base, index, value), state)
     if isinstance(base, Table) and len(index) == 1 and index[0] is not None:
         bind(m, target.base, replace(base, pairs=(*base.pairs, (index[0], value))), state, at)
-    elif isinstance(base, Items) and len(index) == 1 and isinstance(index[0], Literal) and isinstance(index[0].value, int):
+    elif (
+        isinstance(base, Items)
+        and len(index) == 1
+        and isinstance(index[0], Literal)
+        and isinstance(index[0].value, int)
+    ):
         items = list(base.items)
         if -len(items) <= index[0].value < len(items):
             items[index[0].value] = value
@@ -600,7 +660,11 @@ def element_of(m: Interpreter, source: Value, at: int, state: State) -> Value:
         case Object("iter"):
             element = source.fact("element")
             if isinstance(element, Items):
-                return Items(element.kind, tuple(_renew(m, part, at, n, state) for n, part in enumerate(element.items)), element.exact)
+                return Items(
+                    element.kind,
+                    tuple(_renew(m, part, at, n, state) for n, part in enumerate(element.items)),
+                    element.exact,
+                )
             return _renew(m, element, at, 0, state) if element is not None else fresh(m, f"each@{at}", "", state)
         case Tensor():
             return source
@@ -666,9 +730,14 @@ def gather(m: Interpreter, node: Gather, state: State) -> list[State]:
 
 def _collected(kind: str, values: list[Value], exact: bool) -> Value:
     if kind == "dict":
-        pairs = dict((part.items[0], part.items[1]) for part in values if isinstance(part, Items) and len(part.items) == 2)
+        pairs = {part.items[0]: part.items[1] for part in values if isinstance(part, Items) and len(part.items) == 2}
         return Table(tuple(pairs.items()), exact)
-    if not exact and len(values) == 1 and isinstance(values[0], Object) and values[0].role in ("optimizer", "scaler", "module", "instance"):
+    if (
+        not exact
+        and len(values) == 1
+        and isinstance(values[0], Object)
+        and values[0].role in ("optimizer", "scaler", "module", "instance")
+    ):
         # Of several made in a comprehension two stand for all, so that an order between them can be seen.
         first = values[0]
         values = [first, replace(first, oid=f"{first.oid}'")]

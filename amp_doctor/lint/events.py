@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from amp_doctor.lint.objects import Object, Tensor, Value
-from amp_doctor.lint.state import Region
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.state import Region
 
 Args = tuple[tuple[str | None, Value], ...]
 

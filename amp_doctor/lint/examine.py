@@ -47,8 +47,8 @@ def crashed(path: str, words: str) -> Finding:
 
 
 def _analysed(source: Source, project: Project | None, torch_version: tuple[int, ...] | None) -> FileReport:
-    from amp_doctor.lint.analyse import analyse  # noqa: PLC0415 - brings libcst along
-    from amp_doctor.lint.project import Project  # noqa: PLC0415
+    from amp_doctor.lint.analyse import analyse
+    from amp_doctor.lint.project import Project
 
     if "\0" in source.code:
         line = source.code.count("\n", 0, source.code.index("\0")) + 1

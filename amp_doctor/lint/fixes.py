@@ -250,7 +250,7 @@ def _again(outcome: Outcome, mended: Sequence[Mended], errors: Iterable[InputErr
 
 def diff(mended: Iterable[Mended]) -> str:
     """The changes as a unified diff; a notebook's are those of its code cells."""
-    from difflib import unified_diff  # noqa: PLC0415
+    from difflib import unified_diff
 
     out = []
     for one in mended:

@@ -13,7 +13,7 @@ def gated(raw: bytes) -> bool:
 
 
 def _excuses(raw: bytes) -> bool:
-    from re import IGNORECASE, search  # noqa: PLC0415
+    from re import IGNORECASE, search
 
     return search(rb"noqa[^\r\n]*AMP", raw, IGNORECASE) is not None
 
@@ -22,7 +22,7 @@ def glance(raw: bytes, path: str, parse: bool) -> FileReport:
     """The report on a file that is not gated. With `parse` it says as well whether it is Python at all."""
     notebook = path.endswith(".ipynb")
     if notebook or not raw.isascii():
-        from amp_doctor.lint.source import parse_source  # noqa: PLC0415
+        from amp_doctor.lint.source import parse_source
 
         try:
             parse_source(raw, path)
@@ -32,8 +32,8 @@ def glance(raw: bytes, path: str, parse: bool) -> FileReport:
 
 
 def _parsed(raw: bytes, path: str) -> FileReport:
-    import symtable  # noqa: PLC0415
-    import warnings  # noqa: PLC0415
+    import symtable
+    import warnings
 
     with warnings.catch_warnings():
         # Escapes that Python warns about are other linters' business.
@@ -42,7 +42,7 @@ def _parsed(raw: bytes, path: str) -> FileReport:
             # The cheapest way to have Python parse something: no code is made, and no tree.
             symtable.symtable(raw, path, "exec")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            from amp_doctor.lint.examine import examine  # noqa: PLC0415
+            from amp_doctor.lint.examine import examine
 
             # It is no Python, or written for a newer Python than the one we run on.
             return examine(raw, path, None, None)

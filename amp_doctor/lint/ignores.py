@@ -40,7 +40,7 @@ def patterns(base: str, lines: Iterable[str]) -> Patterns | None:
     meant = [line for line in lines if line.strip() and not line.startswith("#")]
     if not meant:
         return None
-    from pathspec import GitIgnoreSpec  # noqa: PLC0415 - takes as long to load as all the rest of a small run
+    from pathspec import GitIgnoreSpec
 
     return Patterns(base.rstrip(os.sep), GitIgnoreSpec.from_lines(meant))
 

@@ -6,7 +6,6 @@ It keeps frames, first-party modules, the budget and the log of events; terms ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,21 @@ from amp_doctor.lint import evaluate
 from amp_doctor.lint.assume import assume, decide
 from amp_doctor.lint.events import Choose, Construct, Enter, Event, Forward, Leave
 from amp_doctor.lint.fold import fold
-from amp_doctor.lint.objects import Api, BF16, Code, HALF, Items, Literal, NONE, Object, Symbol, TRUE, Table, Value, text
+from amp_doctor.lint.objects import (
+    BF16,
+    HALF,
+    NONE,
+    TRUE,
+    Api,
+    Code,
+    Items,
+    Literal,
+    Object,
+    Symbol,
+    Table,
+    Value,
+    text,
+)
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.tensors import active_region
 from amp_doctor.lint.trace import (
@@ -38,6 +51,8 @@ from amp_doctor.lint.trace import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amp_doctor.lint.project import Module, Project
 
 MAX_STATES = 24
@@ -94,7 +109,12 @@ class Interpreter:
         """Show an event to the checks, with the state as it was before it."""
         if self.quiet:
             return
-        if isinstance(event, Forward) and isinstance(event.module, Symbol) and state.regions and "presumed" not in self.facts:
+        if (
+            isinstance(event, Forward)
+            and isinstance(event.module, Symbol)
+            and state.regions
+            and "presumed" not in self.facts
+        ):
             # Models of unknown make run here under autocast: the file's own modules are believed to be among them.
             region = active_region(state)
             if region is not None and region.dtype == HALF:
@@ -106,8 +126,14 @@ class Interpreter:
 
     def remember(self, instance: Object, state: State) -> None:
         """A trainer that was given a half-precision model: its methods are read with this very object, too."""
-        low = any(name == "%dtype" and isinstance(value, Literal) and value.value in (HALF, BF16) for (_, name), value in state.heap.items())
-        owns = any(owner == instance.oid and isinstance(value, Object) and value.role == "optimizer" for (owner, _), value in state.heap.items())
+        low = any(
+            name == "%dtype" and isinstance(value, Literal) and value.value in (HALF, BF16)
+            for (_, name), value in state.heap.items()
+        )
+        owns = any(
+            owner == instance.oid and isinstance(value, Object) and value.role == "optimizer"
+            for (owner, _), value in state.heap.items()
+        )
         if low and owns and all(known.oid != instance.oid for known, _ in self.trainers):
             self.trainers.append((instance, state.copy()))
 
@@ -173,7 +199,9 @@ class Interpreter:
             case Import(_, names):
                 self.project.bind_imports(self, names, state)
             case Forget(at, target):
-                evaluate.bind(self, target, Symbol(f"{evaluate.term_name(target)}@{at}", evaluate.term_name(target)), state, at)
+                evaluate.bind(
+                    self, target, Symbol(f"{evaluate.term_name(target)}@{at}", evaluate.term_name(target)), state, at
+                )
             case Exit(at, kind, value):
                 if kind == "return":
                     result = evaluate.evaluate(self, value, state) if value is not None else NONE
@@ -188,7 +216,9 @@ class Interpreter:
             state.heap[(text(value), "%compiled")] = TRUE
         for param in function.params:
             if isinstance(param.default, Name) and param.default.id[0] == "%":
-                state.env[(self.here, f"{param.default.id[1:]}%default")] = evaluate.evaluate(self, param.default, state)
+                state.env[(self.here, f"{param.default.id[1:]}%default")] = evaluate.evaluate(
+                    self, param.default, state
+                )
         state.env[(self.here, function.name)] = value
 
     def split(self, test: Term, state: State) -> tuple[list[State], list[State]]:
@@ -284,7 +314,9 @@ class Interpreter:
         device = context.fact("device")
         cache = context.fact("cache")
         return Region(
-            device=device.value if device is not None and hasattr(device, "value") and isinstance(device.value, str) else None,
+            device=device.value
+            if device is not None and hasattr(device, "value") and isinstance(device.value, str)
+            else None,
             dtype=str(dtype.value) if dtype is not None and hasattr(dtype, "value") and dtype.value else None,
             enabled=context.fact("enabled") or NONE,
             cache=cache.value if cache is not None and hasattr(cache, "value") else None,

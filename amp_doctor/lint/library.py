@@ -81,7 +81,9 @@ def make_scaler(m: Interpreter, at: int, api: str, args: Args, state: State) -> 
     device = argument(args, 0, "device") if device_first else None
     if any(key in ("*", "**") for key, _ in args):
         enabled = argument(args, None, "enabled") or Symbol(f"enabled@{at}", "enabled")
-    scaler = Object("scaler", f"scaler@{at}.{m.here}", api=api, at=at, facts=(("device", device or NONE), ("enabled", enabled)))
+    scaler = Object(
+        "scaler", f"scaler@{at}.{m.here}", api=api, at=at, facts=(("device", device or NONE), ("enabled", enabled))
+    )
     m.emit(Construct(at, scaler, args), state)
     state.protocol = state.protocol.recreated(scaler.oid)
     return scaler
@@ -122,10 +124,18 @@ def make_optimizer(m: Interpreter, at: int, api: str, args: Args, state: State) 
     facts = tuple((name, value) for name, value in args if name in ("eps", "fused", "lr"))
     if any(key == "**" for key, _ in args):
         facts = (*facts, ("open", TRUE))
-    optimizer = Object("optimizer", f"optimizer@{at}.{m.here}", api=api, at=at, facts=tuple(sorted(facts, key=lambda pair: pair[0] or "")))  # type: ignore[arg-type]
+    optimizer = Object(
+        "optimizer",
+        f"optimizer@{at}.{m.here}",
+        api=api,
+        at=at,
+        facts=tuple(sorted(facts, key=lambda pair: pair[0] or "")),
+    )  # type: ignore[arg-type]
     modules = modules_of(params)
     state.heap[(optimizer.oid, "%modules")] = Literal("|".join(sorted(modules)))
-    casts = {str(value.value) for (_, name), value in state.heap.items() if name == "%cast" and isinstance(value, Literal)}
+    casts = {
+        str(value.value) for (_, name), value in state.heap.items() if name == "%cast" and isinstance(value, Literal)
+    }
     state.heap[(optimizer.oid, "%casts")] = Literal("|".join(sorted(casts)))
     if params is not None:
         state.heap[(optimizer.oid, "%params")] = params
@@ -137,13 +147,21 @@ def make_optimizer(m: Interpreter, at: int, api: str, args: Args, state: State) 
 def make_module(m: Interpreter, at: int, api: str, args: Args, state: State) -> Object:
     given = [value for key, value in args if key in (None, "*")]
     children = tuple(value for value in given if isinstance(value, Object | Items | Symbol | Table))
-    exact = all(value.exact for value in children if isinstance(value, Items | Table)) and all(key != "*" for key, _ in args)
+    exact = all(value.exact for value in children if isinstance(value, Items | Table)) and all(
+        key != "*" for key, _ in args
+    )
     facts: list[tuple[str, Value]] = [("children", Items("tuple", tuple(flatten_children(children)), exact))]
     for key in ("eps", "bias"):
         value = argument(args, apis.EPS_POSITION.get(api.rpartition(".")[2]) if key == "eps" else None, key)
         if value is not None:
             facts.append((key, value))
-    module = Object("module", f"{apis.short(api)}@{at}.{m.here}" + (f"#{m.calls[-1]}" if m.calls else ""), api=api, at=at, facts=tuple(sorted(facts, key=lambda p: p[0])))
+    module = Object(
+        "module",
+        f"{apis.short(api)}@{at}.{m.here}" + (f"#{m.calls[-1]}" if m.calls else ""),
+        api=api,
+        at=at,
+        facts=tuple(sorted(facts, key=lambda p: p[0])),
+    )
     for key in [key for key in state.heap if key[0] == module.oid]:
         del state.heap[key]
     dtype = dtype_of(argument(args, None, "dtype"))
@@ -157,7 +175,12 @@ def module_output(module: Object, inputs: list[Tensor], state: State, at: int) -
     """What calling a library module returns; a Sequential hands it from child to child."""
     precision = precision_of(module, state)
     children = module.fact("children")
-    if module.api != "torch.nn.Sequential" or not isinstance(children, Items) or not children.exact or not children.items:
+    if (
+        module.api != "torch.nn.Sequential"
+        or not isinstance(children, Items)
+        or not children.exact
+        or not children.items
+    ):
         return tensors.module_result(module, result_api(module), inputs, state, at, module.oid, precision)
     flowing = inputs
     for child in children.items:
@@ -181,7 +204,11 @@ def forwarded(m: Interpreter, module: Object | Symbol, result: Value, at: int, s
 
 def compiled(callee: Value, result: Value, state: State) -> Value:
     """What a compiled model or function made under autocast: its backward is compiled for that state."""
-    if isinstance(result, Tensor) and (text(callee), "%compiled") in state.heap and tensors.active_region(state) is not None:
+    if (
+        isinstance(result, Tensor)
+        and (text(callee), "%compiled") in state.heap
+        and tensors.active_region(state) is not None
+    ):
         return result.tagged("compiled")
     return result
 
@@ -192,7 +219,12 @@ def flatten_children(children: tuple[Value, ...]) -> list[Value]:
 
 def class_facts(m: Interpreter, cls: Class, state: State) -> tuple[tuple[str, Value], ...]:
     bases = evaluate.api_bases(m, cls, state)
-    module = any(base in ("torch.nn.Module", "nn.Module") or base.endswith(("Module", "PreTrainedModel", "Layer")) or base.startswith("torch.nn.") for base in bases)
+    module = any(
+        base in ("torch.nn.Module", "nn.Module")
+        or base.endswith(("Module", "PreTrainedModel", "Layer"))
+        or base.startswith("torch.nn.")
+        for base in bases
+    )
     return (("module", Literal(module)),)
 
 
@@ -212,7 +244,9 @@ def result_api(module: Object) -> str:
         if isinstance(children, Items) and children.items:
             last = children.items[-1]
             for child in reversed(children.items):
-                if isinstance(child, Object) and (apis.LOWER_MODULES.match(child.api) or apis.FLOAT32_MODULES.match(child.api)):
+                if isinstance(child, Object) and (
+                    apis.LOWER_MODULES.match(child.api) or apis.FLOAT32_MODULES.match(child.api)
+                ):
                     return child.api
                 if isinstance(child, Object) and child.api == "torch.nn.Sigmoid" and child is last:
                     return child.api
@@ -240,7 +274,11 @@ def children_of(module: Value, state: State) -> list[Value]:
         if module.role == "instance":
             for (owner, name), value in state.heap.items():
                 if owner == module.oid and not name.startswith("%"):
-                    found += [item for item in flat(value) if isinstance(item, Object) and is_module_value(item) and item != module]
+                    found += [
+                        item
+                        for item in flat(value)
+                        if isinstance(item, Object) and is_module_value(item) and item != module
+                    ]
     return found
 
 
@@ -283,7 +321,11 @@ def role_by_use(m: Interpreter, value: Symbol) -> str:
     uses = m.module.uses.get(name, set())
     if "unscale_" in uses or {"scale", "update"} <= uses or ({"scale", "step"} <= uses):
         return "scaler"
-    if apis.SCALERISH.search(name) and not uses & {"fit", "transform", "fit_transform", "inverse_transform"} and uses & {"scale", "step", "update", "get_scale", "load_state_dict"}:
+    if (
+        apis.SCALERISH.search(name)
+        and not uses & {"fit", "transform", "fit_transform", "inverse_transform"}
+        and uses & {"scale", "step", "update", "get_scale", "load_state_dict"}
+    ):
         return "scaler"
     if "zero_grad" in uses and "step" in uses:
         return "optimizer"
@@ -296,7 +338,13 @@ def as_scaler(m: Interpreter, value: Value) -> Object | None:
     if isinstance(value, Object):
         return value if value.role == "scaler" else None
     if isinstance(value, Symbol) and role_by_use(m, value) == "scaler":
-        return Object("scaler", value.key, api="torch.amp.GradScaler", facts=(("enabled", Symbol(f"{value.key}.enabled", "enabled")),), origin="used")
+        return Object(
+            "scaler",
+            value.key,
+            api="torch.amp.GradScaler",
+            facts=(("enabled", Symbol(f"{value.key}.enabled", "enabled")),),
+            origin="used",
+        )
     return None
 
 
@@ -316,7 +364,16 @@ def as_optimizer(m: Interpreter, value: Value | None) -> Object | None:
 def call_method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: State, used: bool) -> Outcome:
     """A method of something that is not first-party code."""
     scaler = as_scaler(m, receiver)
-    if scaler is not None and name in ("scale", "unscale_", "step", "update", "get_scale", "is_enabled", "state_dict", "load_state_dict"):
+    if scaler is not None and name in (
+        "scale",
+        "unscale_",
+        "step",
+        "update",
+        "get_scale",
+        "is_enabled",
+        "state_dict",
+        "load_state_dict",
+    ):
         if isinstance(receiver, Symbol):
             # Using it as a scaler settles that it is not None here.
             state.known = (assume(Symbol(receiver.key), True, state.known) or [state.known])[0]
@@ -325,7 +382,20 @@ def call_method(m: Interpreter, at: int, receiver: Value, name: str, args: Args,
         return [(optimizer_method(m, at, receiver, name, args, state), state)]
     if isinstance(receiver, Symbol) and name in ("step", "zero_grad") and role_by_use(m, receiver) == "optimizer":
         return [(optimizer_method(m, at, Object("optimizer", receiver.key, origin="used"), name, args, state), state)]
-    if name in ("items", "values", "keys", "append", "extend", "insert", "update", "pop", "add", "get", "copy", "setdefault") and isinstance(receiver, Items | Table):
+    if name in (
+        "items",
+        "values",
+        "keys",
+        "append",
+        "extend",
+        "insert",
+        "update",
+        "pop",
+        "add",
+        "get",
+        "copy",
+        "setdefault",
+    ) and isinstance(receiver, Items | Table):
         return [(container_method(m, at, receiver, name, args, state), state)]
     return operators.method(m, at, receiver, name, args, state, used)
 
@@ -375,8 +445,6 @@ def scaled(operand: Value | None, oid: str, at: int) -> Value:
             return replace(operand, scaled=oid, at=at)
         case Items(kind, items, exact):
             return Items(kind, tuple(scaled(item, oid, at) for item in items), exact)
-        case Symbol(key):
-            return Tensor(None, False, oid, frozenset(), frozenset({"loss"}), at)
         case _:
             return Tensor(None, False, oid, frozenset(), frozenset({"loss"}), at)
 
@@ -434,7 +502,11 @@ def container_method(m: Interpreter, at: int, receiver: Items | Table, name: str
             if found is not None:
                 return found
             default = argument(args, 1, "default")
-            return (default or NONE) if receiver.exact and isinstance(first, Literal) else Symbol(f"{text(receiver)}.get({text(first)})")
+            return (
+                (default or NONE)
+                if receiver.exact and isinstance(first, Literal)
+                else Symbol(f"{text(receiver)}.get({text(first)})")
+            )
         if name == "copy":
             return receiver
     elif name == "copy":
@@ -454,7 +526,9 @@ def mutate(m: Interpreter, receiver: Items | Table, name: str, args: Args, state
         if isinstance(value, Tensor):
             value = value.tagged("stored")
         if m.loops or len(receiver.items) > 12:
-            new = Items(receiver.kind, receiver.items if value in receiver.items else (*receiver.items, value)[:12], False)
+            new = Items(
+                receiver.kind, receiver.items if value in receiver.items else (*receiver.items, value)[:12], False
+            )
         else:
             new = Items(receiver.kind, (*receiver.items, value), receiver.exact)
     elif isinstance(receiver, Items) and name == "extend" and isinstance(first, Items):
@@ -489,7 +563,9 @@ def clip(m: Interpreter, at: int, api: str, params: Value | None, limit: Value |
     return Tensor(FP32, True, None, frozenset(), frozenset({"norm"}), at)
 
 
-_MAKES_MODELS = re.compile(r"(^|_)(create|build|get|load|make|init)_(\w+_)?(model|net|network|unet|vae|encoder|backbone|transformer)$|^from_pretrained$")
+_MAKES_MODELS = re.compile(
+    r"(^|_)(create|build|get|load|make|init)_(\w+_)?(model|net|network|unet|vae|encoder|backbone|transformer)$|^from_pretrained$"
+)
 
 
 def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, state: State, used: bool) -> Value:
@@ -497,7 +573,13 @@ def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, st
     m.emit(Cast(at, target, dtype, how, used), state)
     if isinstance(target, Tensor):
         tags = target.tags - {"output", "contraction"}
-        if dtype == HALF and target.dtype != HALF and target.sources and "detached" not in tags and not m.no_grad(state):
+        if (
+            dtype == HALF
+            and target.dtype != HALF
+            and target.sources
+            and "detached" not in tags
+            and not m.no_grad(state)
+        ):
             tags |= {f"cast@{at}"}
         return replace(target, dtype=dtype, sure=True, at=at, tags=tags) if dtype else target
     if isinstance(target, Object | Symbol) and dtype is not None:
@@ -507,7 +589,11 @@ def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, st
                     state.heap.pop((text(child), "%dtype"), None)
                 set_precision(target, dtype, at, state)
             return target
-        if target.key in m.facts.get("modules", ()) or _MAKES_MODELS.search(target.name) or _looks_like_module(m, target, state):
+        if (
+            target.key in m.facts.get("modules", ())
+            or _MAKES_MODELS.search(target.name)
+            or _looks_like_module(m, target, state)
+        ):
             set_precision(target, dtype, at, state)
             return target
         return Tensor(dtype, True, None, frozenset(), frozenset({"guessed"}), at)
@@ -527,7 +613,20 @@ def _looks_like_module(m: Interpreter, value: Symbol, state: State | None = None
     if state is not None:
         for store in (state.env, state.heap):
             uses |= {use for (_, name), held in store.items() if held == value for use in m.module.uses.get(name, ())}  # type: ignore[attr-defined]
-    return bool(uses & {"parameters", "named_parameters", "train", "eval", "load_state_dict", "state_dict", "named_modules", "requires_grad_", "modules"})
+    return bool(
+        uses
+        & {
+            "parameters",
+            "named_parameters",
+            "train",
+            "eval",
+            "load_state_dict",
+            "state_dict",
+            "named_modules",
+            "requires_grad_",
+            "modules",
+        }
+    )
 
 
 # --- functions -----------------------------------------------------------------------------------
@@ -593,14 +692,20 @@ def call_api(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
 def copied(m: Interpreter, at: int, value: Value | None, state: State) -> Value:
     """A deep copy is another object of the same kind and precision."""
     if isinstance(value, Object) and value.role in ("module", "instance", "optimizer"):
-        other = replace(value, oid=f"{value.oid}+copy@{at}", facts=tuple(sorted({**dict(value.facts), "copy": TRUE}.items())))
+        other = replace(
+            value, oid=f"{value.oid}+copy@{at}", facts=tuple(sorted({**dict(value.facts), "copy": TRUE}.items()))
+        )
         for (owner, name), attr in list(state.heap.items()):
             if owner == value.oid:
                 state.heap[(other.oid, name)] = attr
         return other
     if isinstance(value, Symbol):
         symbol = Symbol(f"copy({value.key})@{at}", value.name)
-        return Object("module", symbol.key, facts=(("copy", TRUE),), origin="used", at=at) if _looks_like_module(m, value) else symbol
+        return (
+            Object("module", symbol.key, facts=(("copy", TRUE),), origin="used", at=at)
+            if _looks_like_module(m, value)
+            else symbol
+        )
     return value if value is not None else NONE
 
 
@@ -663,7 +768,12 @@ def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Out
         return [(evaluate.fresh(m, f"call@{at}", "", state), state)]
     if name in ("isinstance", "hasattr", "callable"):
         answer = _isinstance(m, plain, state) if name == "isinstance" else None
-        if name == "hasattr" and isinstance(first, Object) and first.role == "device" and plain[1:] == [Literal("type")]:
+        if (
+            name == "hasattr"
+            and isinstance(first, Object)
+            and first.role == "device"
+            and plain[1:] == [Literal("type")]
+        ):
             answer = TRUE
         return [(answer or Symbol(f"{name}({','.join(text(value) for value in plain)})"), state)]
     if name == "getattr" and len(plain) > 1:
@@ -719,7 +829,10 @@ def _zipped(m: Interpreter, at: int, sources: list[Value], state: State) -> Valu
         return Items("list", tuple(Items("tuple", parts) for parts in zip(*lists, strict=False)), exact)
     element = Items(
         "tuple",
-        tuple(part[0] if part else evaluate.element_of(m, source, at, state) for part, source in zip(known, sources, strict=True)),
+        tuple(
+            part[0] if part else evaluate.element_of(m, source, at, state)
+            for part, source in zip(known, sources, strict=True)
+        ),
     )
     return Object("iter", f"zip@{at}", facts=(("element", element),))
 

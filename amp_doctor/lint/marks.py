@@ -30,14 +30,47 @@ _COUNTED = re.compile(
 """Keys of symbols that stand for a number: sizes of tensors, results of Python's own functions, options."""
 
 _SHAPES = frozenset(
-    "view reshape flatten squeeze unsqueeze permute transpose expand expand_as repeat contiguous clone triu "
-    "tril t swapaxes movedim narrow "
-    "clamp clamp_min clamp_max detach index_select gather roll flip masked_fill where to type_as cat stack".split()
+    [
+        "view",
+        "reshape",
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "permute",
+        "transpose",
+        "expand",
+        "expand_as",
+        "repeat",
+        "contiguous",
+        "clone",
+        "triu",
+        "tril",
+        "t",
+        "swapaxes",
+        "movedim",
+        "narrow",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "detach",
+        "index_select",
+        "gather",
+        "roll",
+        "flip",
+        "masked_fill",
+        "where",
+        "to",
+        "type_as",
+        "cat",
+        "stack",
+    ]
 )
 _KEPT = frozenset(
     {"softmax", "exp", "exp-sum", "square", "square-sum", "low-sigmoid", "huge", "difference", "scalar", "zeros"}
 )
-_REDUCTIONS = frozenset("sum mean max min amax amin norm prod std var logsumexp median".split())
+_REDUCTIONS = frozenset(
+    ["sum", "mean", "max", "min", "amax", "amin", "norm", "prod", "std", "var", "logsumexp", "median"]
+)
 
 
 def number(value: Value | None) -> float | None:

@@ -7,9 +7,10 @@ path has assumed about one holds for the other.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from amp_doctor.lint.trace import ClassDef, Function
+if TYPE_CHECKING:
+    from amp_doctor.lint.trace import ClassDef, Function
 
 HALF = "float16"
 BF16 = "bfloat16"
@@ -73,12 +74,14 @@ class Object:
     cls: Class | None = None
 
     def fact(self, name: str) -> Value | None:
+        """What the construction fixed under this name, or None."""
         for key, value in self.facts:
             if key == name:
                 return value
         return None
 
     def having(self, **facts: Value) -> Object:
+        """The same object with other facts."""
         kept = tuple(pair for pair in self.facts if pair[0] not in facts)
         return replace(self, facts=tuple(sorted((*kept, *facts.items()), key=lambda pair: pair[0])))
 
@@ -101,6 +104,7 @@ class Table:
     at: int = field(default=0, compare=False)
 
     def get(self, key: Value) -> Value | None:
+        """The value of a key, the last one written; None when it is not known."""
         for known, value in reversed(self.pairs):
             if known == key:
                 return value
@@ -125,6 +129,7 @@ class Tensor:
     at: int = field(default=0, compare=False)
 
     def tagged(self, *tags: str) -> Tensor:
+        """The same tensor with more tags."""
         return replace(self, tags=self.tags | frozenset(tags))
 
 

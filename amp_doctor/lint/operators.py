@@ -7,23 +7,146 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.lint import apis, evaluate, marks, tensors
 from amp_doctor.lint.events import Args, OpCall, ZeroGrad
-from amp_doctor.lint.objects import BF16, FP32, HALF, NONE, Class, Code, Items, Literal, Object, Symbol, Table, Tensor, Value, dtype_like, dtype_of, flat, text
+from amp_doctor.lint.objects import (
+    BF16,
+    FP32,
+    HALF,
+    NONE,
+    Class,
+    Code,
+    Items,
+    Literal,
+    Object,
+    Symbol,
+    Table,
+    Tensor,
+    Value,
+    dtype_like,
+    dtype_of,
+    flat,
+    text,
+)
 
 if TYPE_CHECKING:
     from amp_doctor.lint.calls import Outcome
     from amp_doctor.lint.interpreter import Interpreter
     from amp_doctor.lint.state import State
 
-_INNOCENT = ("pickle.", "json.", "numpy.", "logging.", "math.", "os.", "sys.", "time.", "random.", "wandb.", "tqdm.", "typing.", "warnings.")
+_INNOCENT = (
+    "pickle.",
+    "json.",
+    "numpy.",
+    "logging.",
+    "math.",
+    "os.",
+    "sys.",
+    "time.",
+    "random.",
+    "wandb.",
+    "tqdm.",
+    "typing.",
+    "warnings.",
+)
 """Libraries that never touch a gradient."""
 _CASTS = {"half": HALF, "float": FP32, "bfloat16": BF16, "double": "float64"}
-_SELF = frozenset("cuda cpu train eval requires_grad_ to_empty contiguous share_memory clone detach pin_memory".split())
-_FACTORIES = frozenset("zeros ones empty full rand randn zeros_like ones_like empty_like full_like rand_like randn_like tensor arange linspace as_tensor".split())
-_SINKS = frozenset("item tolist numpy".split())
+_SELF = frozenset(
+    [
+        "cuda",
+        "cpu",
+        "train",
+        "eval",
+        "requires_grad_",
+        "to_empty",
+        "contiguous",
+        "share_memory",
+        "clone",
+        "detach",
+        "pin_memory",
+    ]
+)
+_FACTORIES = frozenset(
+    [
+        "zeros",
+        "ones",
+        "empty",
+        "full",
+        "rand",
+        "randn",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "tensor",
+        "arange",
+        "linspace",
+        "as_tensor",
+    ]
+)
+_SINKS = frozenset(["item", "tolist", "numpy"])
 _TENSOR_METHODS = frozenset(
-    "mean sum view reshape flatten squeeze unsqueeze permute transpose expand repeat clamp clamp_ sqrt pow exp log softmax log_softmax "
-    "argmax argmin max min amax amin norm abs float half sigmoid tanh relu square detach clone item masked_fill masked_fill_ matmul bmm "
-    "gather scatter chunk split unbind cumsum std var t numpy tolist backward contiguous cpu cuda new_zeros new_ones size dim".split()
+    [
+        "mean",
+        "sum",
+        "view",
+        "reshape",
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "permute",
+        "transpose",
+        "expand",
+        "repeat",
+        "clamp",
+        "clamp_",
+        "sqrt",
+        "pow",
+        "exp",
+        "log",
+        "softmax",
+        "log_softmax",
+        "argmax",
+        "argmin",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "norm",
+        "abs",
+        "float",
+        "half",
+        "sigmoid",
+        "tanh",
+        "relu",
+        "square",
+        "detach",
+        "clone",
+        "item",
+        "masked_fill",
+        "masked_fill_",
+        "matmul",
+        "bmm",
+        "gather",
+        "scatter",
+        "chunk",
+        "split",
+        "unbind",
+        "cumsum",
+        "std",
+        "var",
+        "t",
+        "numpy",
+        "tolist",
+        "backward",
+        "contiguous",
+        "cpu",
+        "cuda",
+        "new_zeros",
+        "new_ones",
+        "size",
+        "dim",
+    ]
 )
 
 
@@ -46,7 +169,9 @@ def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, stat
         facts: tuple[tuple[str, Value], ...] = (("of", receiver),)
         if name == "named_parameters":
             facts = (("named", Literal(True)), *facts)
-        return [(Object("params", f"{text(receiver)}.params", facts=tuple(sorted(facts, key=lambda p: p[0])), at=at), state)]
+        return [
+            (Object("params", f"{text(receiver)}.params", facts=tuple(sorted(facts, key=lambda p: p[0])), at=at), state)
+        ]
     if name == "zero_grad" and isinstance(receiver, Object | Symbol):
         from amp_doctor.lint.protocol import owners_of
 
@@ -99,7 +224,22 @@ def gradient_method(m: Interpreter, at: int, gradient: Object, name: str, args: 
         how = "drop"
     elif name in ("div_", "mul_"):
         how = "rescale" if scale else "linear"
-    elif name in ("data", "detach", "clone", "float", "to", "cpu", "view", "flatten", "coalesce", "contiguous", "record_stream", "size", "numel", "dim"):
+    elif name in (
+        "data",
+        "detach",
+        "clone",
+        "float",
+        "to",
+        "cpu",
+        "view",
+        "flatten",
+        "coalesce",
+        "contiguous",
+        "record_stream",
+        "size",
+        "numel",
+        "dim",
+    ):
         return gradient
     elif name.endswith("_") and not name.endswith("__"):
         how = "write"
@@ -136,7 +276,9 @@ def moved(m: Interpreter, module: Value, args: Args, state: State, to: str | Non
     """Remember where a module lives: the device type, when it is written in the source."""
     from amp_doctor.lint import library
 
-    if not library.is_module_value(module) and not (isinstance(module, Symbol) and library._looks_like_module(m, module, state)):
+    if not library.is_module_value(module) and not (
+        isinstance(module, Symbol) and library._looks_like_module(m, module, state)
+    ):
         return
     for key, value in args:
         kind = value.fact("type") if isinstance(value, Object) and value.role == "device" else value
@@ -159,10 +301,15 @@ def tensor_method(m: Interpreter, at: int, receiver: Tensor, name: str, args: Ar
     elif name in ("new_zeros", "new_ones", "new_full", "new_tensor", "new_empty"):
         dtype = dtype_of(_dtype_argument(args))
         open_ended = dtype is None and _dtype_argument(args) is not None
-        result = Tensor(None if open_ended else dtype or receiver.dtype, receiver.sure, None, frozenset(), frozenset(), at)
-    elif name in ("cpu", "cuda", "contiguous", "clone", "requires_grad_", "pin_memory", "retain_grad"):
-        result = receiver
-    elif name in ("split", "chunk", "unbind", "tolist"):
+        result = Tensor(
+            None if open_ended else dtype or receiver.dtype, receiver.sure, None, frozenset(), frozenset(), at
+        )
+    elif name in ("cpu", "cuda", "contiguous", "clone", "requires_grad_", "pin_memory", "retain_grad") or name in (
+        "split",
+        "chunk",
+        "unbind",
+        "tolist",
+    ):
         result = receiver
     elif name in ("type_as",) and len(inputs) > 1:
         result = replace(receiver, dtype=inputs[1].dtype, sure=inputs[1].sure)
@@ -174,7 +321,9 @@ def tensor_method(m: Interpreter, at: int, receiver: Tensor, name: str, args: Ar
         if dtype is not None:
             result = replace(result, dtype=dtype, sure=True)
         if name.endswith("_") and not name.startswith("_"):
-            result = replace(result, dtype=receiver.dtype, sure=receiver.sure, tags=result.tags | (receiver.tags & {"zeros"}))
+            result = replace(
+                result, dtype=receiver.dtype, sure=receiver.sure, tags=result.tags | (receiver.tags & {"zeros"})
+            )
     m.emit(OpCall(at, f"Tensor.{name}", receiver, args, result, used), state)
     return result
 
@@ -204,7 +353,18 @@ def module_method(m: Interpreter, at: int, receiver: Value, name: str, args: Arg
         if name in ("cuda", "cpu"):
             moved(m, receiver, (), state, name)
         return [(receiver, state)]
-    if name in ("state_dict", "load_state_dict", "register_buffer", "apply", "add_module", "named_modules", "modules", "children", "named_children", "buffers"):
+    if name in (
+        "state_dict",
+        "load_state_dict",
+        "register_buffer",
+        "apply",
+        "add_module",
+        "named_modules",
+        "modules",
+        "children",
+        "named_children",
+        "buffers",
+    ):
         if name in ("modules", "children", "named_modules", "named_children"):
             return [(Symbol(f"{receiver.oid}.{name}()", "module"), state)]
         return [(Symbol(f"{receiver.oid}.{name}()@{at}", name) if name != "apply" else receiver, state)]
@@ -218,7 +378,9 @@ def module_method(m: Interpreter, at: int, receiver: Value, name: str, args: Arg
     return [(library.opaque(m, at, args, state, name), state)]
 
 
-def symbol_method(m: Interpreter, at: int, receiver: Symbol, name: str, args: Args, state: State, used: bool) -> Outcome:
+def symbol_method(
+    m: Interpreter, at: int, receiver: Symbol, name: str, args: Args, state: State, used: bool
+) -> Outcome:
     """A method of something unknown."""
     from amp_doctor.lint import library
     from amp_doctor.lint.calls import escape
@@ -235,7 +397,19 @@ def symbol_method(m: Interpreter, at: int, receiver: Symbol, name: str, args: Ar
         role = "optimizer" if library.role_by_use(m, receiver) == "optimizer" else "other"
         of = Object("optimizer", receiver.key, origin="used") if role == "optimizer" else receiver
         return [(Object("state", f"{receiver.key}.state", facts=(("of", of),), at=at), state)]
-    if name in ("items", "values", "keys", "get", "lower", "upper", "strip", "startswith", "endswith", "is_available", "split"):
+    if name in (
+        "items",
+        "values",
+        "keys",
+        "get",
+        "lower",
+        "upper",
+        "strip",
+        "startswith",
+        "endswith",
+        "is_available",
+        "split",
+    ):
         label = ",".join(text(value) for _, value in args)
         last = next((str(v.value) for _, v in args if isinstance(v, Literal) and isinstance(v.value, str)), name)
         return [(Symbol(f"{receiver.key}.{name}({label})", last), state)]
@@ -255,13 +429,25 @@ def symbol_method(m: Interpreter, at: int, receiver: Symbol, name: str, args: Ar
         state.protocol = state.protocol.unknown()
     escape(m, at, name, args, state)
     if inputs:
-        result = tensors.module_result(Symbol(f"{receiver.key}.{name}", name), "", inputs, state, at, receiver.key, None)
+        result = tensors.module_result(
+            Symbol(f"{receiver.key}.{name}", name), "", inputs, state, at, receiver.key, None
+        )
         return [(result, state)]
     return [(library.opaque(m, at, args, state, name), state)]
 
 
 def _scheduler(name: str) -> bool:
-    return "sched" in name.lower() or name.lower() in ("warmup", "lr", "annealer", "ema", "model_ema", "progress", "env", "pbar", "bar")
+    return "sched" in name.lower() or name.lower() in (
+        "warmup",
+        "lr",
+        "annealer",
+        "ema",
+        "model_ema",
+        "progress",
+        "env",
+        "pbar",
+        "bar",
+    )
 
 
 def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: bool) -> Outcome:
@@ -298,9 +484,19 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
                 result = result.tagged("leaf", f"leaf@{at}")
         else:
             result = Tensor(None, False, None, frozenset(), frozenset(), at)
-    elif api in ("torch.save", "torch.load") or api.startswith(("torch.distributed.", "torch.cuda.", "torch.backends.", "torch.jit.", "torch.set_", "torch.get_", "torch.is_")):
+    elif api in ("torch.save", "torch.load") or api.startswith(
+        ("torch.distributed.", "torch.cuda.", "torch.backends.", "torch.jit.", "torch.set_", "torch.get_", "torch.is_")
+    ):
         m.emit(OpCall(at, api, None, args, NONE, used), state)
-        if api.startswith(("torch.cuda.is_", "torch.is_", "torch.distributed.is_", "torch.distributed.get_rank", "torch.distributed.get_world")) or api.endswith("is_available"):
+        if api.startswith(
+            (
+                "torch.cuda.is_",
+                "torch.is_",
+                "torch.distributed.is_",
+                "torch.distributed.get_rank",
+                "torch.distributed.get_world",
+            )
+        ) or api.endswith("is_available"):
             return [(Symbol(f"{api}({','.join(text(value) for value in plain)})", short), state)]
         return [(evaluate.fresh(m, f"call@{at}", short, state), state)]
     elif api.startswith("torch.nn.utils.") and "grad_norm" in api:
@@ -308,7 +504,7 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
     elif api.startswith("torch.nn.utils.") and plain:
         result = plain[0]
     elif api.startswith("torch"):
-        if api == "torch.finfo" or api == "torch.iinfo":
+        if api in {"torch.finfo", "torch.iinfo"}:
             first = plain[0] if plain else NONE
             return [(Object("finfo", f"finfo({text(first)})", facts=(("dtype", first),), at=at), state)]
         if short in ("cat", "stack", "concat", "hstack", "vstack") and inputs:
@@ -316,7 +512,9 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         elif inputs or short in apis.LOWER_PRECISION or short in apis.FLOAT32_OPS:
             operands = inputs or [Tensor(None, False)]
             tail = plain[1:] if short == "where" else plain
-            mixed = short in ("where", "add", "sub", "mul", "div") and any(isinstance(v, Symbol) and not marks.is_number(v) for v in tail)
+            mixed = short in ("where", "add", "sub", "mul", "div") and any(
+                isinstance(v, Symbol) and not marks.is_number(v) for v in tail
+            )
             result = tensors.op_result(short, operands, state, at, mixed=mixed)
             result = marks.mark(result, short, operands, plain[-1] if len(plain) > 1 else None, whole=len(args) == 1)
             if dtype is not None:
@@ -334,7 +532,12 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         if not api.startswith(_INNOCENT):
             escape(m, at, short, args, state)
         last = api.rpartition(".")[2]
-        if isinstance(plain[0] if plain else None, Items | Table | Object | Code) and last in ("tqdm", "trange", "track", "progress_bar"):
+        if isinstance(plain[0] if plain else None, Items | Table | Object | Code) and last in (
+            "tqdm",
+            "trange",
+            "track",
+            "progress_bar",
+        ):
             result = plain[0]
         else:
             result = library.opaque(m, at, args, state, last)
@@ -342,7 +545,9 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
     return [(result, state)]
 
 
-def made_by(m: Interpreter, short: str, args: Args, dtype: str | None, like: str | None) -> tuple[str | None, frozenset[str]]:
+def made_by(
+    m: Interpreter, short: str, args: Args, dtype: str | None, like: str | None
+) -> tuple[str | None, frozenset[str]]:
     """The dtype and the marks of a factory's result; unknown when a dtype is given that is not known."""
     tags: frozenset[str]
     if short.endswith("_like"):

@@ -29,7 +29,7 @@ def analyse_all(
 
     def work(index: int) -> FileReport:
         if not projects:  # one for each process, which so reads a module once
-            from amp_doctor.lint.project import Project  # noqa: PLC0415 - brings half of the analyser along
+            from amp_doctor.lint.project import Project
 
             projects.append(Project(tuple(map(Path, roots))))
         target = targets[index]

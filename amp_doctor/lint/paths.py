@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from amp_doctor.lint.trace import (
     Attr,
@@ -33,6 +33,9 @@ from amp_doctor.lint.trace import (
     Unary,
     With,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)

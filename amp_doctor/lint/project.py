@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint.objects import Api, Symbol, Value
-from amp_doctor.lint.slicing import Slicer
 from amp_doctor.lint.trace import ClassDef, Function, Seq
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.slicing import Slicer
     from amp_doctor.lint.source import Source
     from amp_doctor.lint.state import State
     from amp_doctor.lint.syntax.names import Reference
@@ -41,6 +42,7 @@ class Module:
 
     @property
     def frame(self) -> int:
+        """The number of its global frame."""
         return -1 - self.number
 
 
@@ -56,6 +58,7 @@ class Project:
     searched: dict[Path, list[Path]] = field(default_factory=dict)
 
     def number(self) -> int:
+        """A number for the next module."""
         self.count += 1
         return self.count
 
@@ -69,7 +72,7 @@ class Project:
 
     def imported(self, m: Interpreter, importer: Module, full: str, level: int) -> Value:
         """A library name, or a symbol that `settle` can turn into first-party code when somebody needs it."""
-        top = full.split(".")[0]
+        top = full.split(".", maxsplit=1)[0]
         if level == 0 and (top in _LIBRARIES or not self.first_party(importer, top)):
             return Api(full)
         m.owners[importer.number] = importer
@@ -93,7 +96,11 @@ class Project:
         parent = importer.file.parent
         found = self.searched.get(parent)
         if found is None:
-            found = self.searched[parent] = [folder for folder in dict.fromkeys((parent, *self.roots, *list(parent.parents)[:4])) if self.inside(folder)]
+            found = self.searched[parent] = [
+                folder
+                for folder in dict.fromkeys((parent, *self.roots, *list(parent.parents)[:4]))
+                if self.inside(folder)
+            ]
         return found
 
     def settle(self, m: Interpreter, symbol: Symbol, depth: int = 0) -> Value:
@@ -218,7 +225,11 @@ class Project:
         ends = flow.ends or flow.exits.get("raise", [])
         if not ends:
             return {}
-        return {name: value for (frame, name), value in ends[0].env.items() if frame == module.frame and not name.startswith("%")}
+        return {
+            name: value
+            for (frame, name), value in ends[0].env.items()
+            if frame == module.frame and not name.startswith("%")
+        }
 
 
 def definitions(body: Seq) -> Seq:
@@ -235,6 +246,35 @@ def definitions(body: Seq) -> Seq:
 
 
 _LIBRARIES = frozenset(
-    "torch torchvision torchaudio numpy os sys math random time json typing functools itertools contextlib collections dataclasses "
-    "logging argparse copy re pathlib warnings tqdm apex abc enum inspect operator threading".split()
+    [
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "numpy",
+        "os",
+        "sys",
+        "math",
+        "random",
+        "time",
+        "json",
+        "typing",
+        "functools",
+        "itertools",
+        "contextlib",
+        "collections",
+        "dataclasses",
+        "logging",
+        "argparse",
+        "copy",
+        "re",
+        "pathlib",
+        "warnings",
+        "tqdm",
+        "apex",
+        "abc",
+        "enum",
+        "inspect",
+        "operator",
+        "threading",
+    ]
 )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from amp_doctor.lint.objects import Literal, Object, Symbol, Tensor, Value, flat, text
-from amp_doctor.lint.state import State
+from typing import TYPE_CHECKING
+
+from amp_doctor.lint.objects import Literal, Object, Symbol, Tensor, Value, flat
 from amp_doctor.lint.typestate import ANY
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.state import State
 
 
 def modules_of(value: Value | None) -> frozenset[str]:
@@ -42,7 +46,11 @@ def owners_of(state: State, value: Value) -> tuple[str, ...]:
         return ()
     found = []
     for oid, _ in state.protocol.optimizers:
-        if oid != ANY and (related(parameters_of(state, oid), modules) or oid in modules or any(m.startswith(f"{oid}.") for m in modules)):
+        if oid != ANY and (
+            related(parameters_of(state, oid), modules)
+            or oid in modules
+            or any(m.startswith(f"{oid}.") for m in modules)
+        ):
             found.append(oid)
     return tuple(found)
 

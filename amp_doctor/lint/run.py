@@ -73,7 +73,7 @@ def lint_text(raw: bytes, name: str | None, plan: Plan) -> tuple[Outcome, Plan]:
     plan = replace(plan, texts={file: raw})
     targets = (Target(file, path, settings, 0, len(raw)),)
     if settings.force_exclude:
-        from amp_doctor.lint.ignores import forced_out  # noqa: PLC0415
+        from amp_doctor.lint.ignores import forced_out
 
         targets = () if forced_out(file, settings) else targets
     return lint_targets(targets, (), roots_of([file]), plan), plan
@@ -95,7 +95,7 @@ def lint_targets(
     ]
     findings: tuple[Finding, ...] = ()
     if any(report.findings or report.pragmas for report in reports):
-        from amp_doctor.lint.settle import settled  # noqa: PLC0415
+        from amp_doctor.lint.settle import settled
 
         findings = settled(reports, targets, plan.configuration)
     ordered = sorted([*errors, *failed], key=lambda error: (error.path, error.message))
@@ -148,7 +148,7 @@ def _reports(
         reports |= found
         gathered = {index: raw for index, raw in gathered.items() if index not in found}
     if gathered:
-        from amp_doctor.lint.parallel import analyse_all  # noqa: PLC0415
+        from amp_doctor.lint.parallel import analyse_all
 
         for index, report in analyse_all(targets, gathered, roots, plan).items():
             reports[index] = report
@@ -173,6 +173,6 @@ def _smallest(targets: tuple[Target, ...]) -> set[int]:
 def _opened(plan: Plan, targets: tuple[Target, ...], roots: tuple[str, ...]) -> Cache | None:
     if plan.cache_dir is None:
         return None
-    from amp_doctor.lint.cache import Cache  # noqa: PLC0415
+    from amp_doctor.lint.cache import Cache
 
     return Cache(plan.cache_dir, targets, roots)

@@ -8,8 +8,8 @@ parsing are most of a real training loop, and their branches would double the pa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from amp_doctor.lint.trace import (
     Attr,
@@ -38,6 +38,9 @@ from amp_doctor.lint.trace import (
     With,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 STRONG = re.compile(
     r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|^amp|_amp$|_amp_|GradScaler|clip_grad|nullcontext|HalfTensor|custom_fwd|custom_bwd|"
     r"^grad$|zero_grad|^isnan$|^isfinite$|^deepcopy$|^state_dict$|^load_state_dict$|^autograd$|^no_grad$|^inference_mode$|^fp16|^bf16|set_default_dtype"
@@ -57,6 +60,7 @@ _roots: dict[str, bool] = {}
 
 
 def strong(word: str) -> bool:
+    """True for a word that makes a leaf telling on its own."""
     found = _memo.get(word)
     if found is None:
         found = _memo[word] = bool(STRONG.search(word))
@@ -112,7 +116,9 @@ class Slicer:
         """Attributes (and the temporaries on the way) that hold something telling: calling them is telling too."""
         found: set[str] = set()
         for leaf, _ in _leaves(body, ()):
-            if isinstance(leaf, CallLeaf) and any(strong(w.lstrip(".")) or w in self.relevant for _, v in leaf.args for w in _names(v)):
+            if isinstance(leaf, CallLeaf) and any(
+                strong(w.lstrip(".")) or w in self.relevant for _, v in leaf.args for w in _names(v)
+            ):
                 if any(word.lstrip(".") == "partial" for word in _names(leaf.func)):
                     found.add(leaf.temp)
             elif isinstance(leaf, Bind) and any(word in self.relevant or word in found for word in _names(leaf.value)):
@@ -128,7 +134,9 @@ class Slicer:
             for leaf, around in flat:
                 if self._matters(leaf, names):
                     names |= leaf.reads
-                    if self.gentle and (leaf.strong or any(name[:1] == "%" and f"!{name}" in names for name in leaf.reads)):
+                    if self.gentle and (
+                        leaf.strong or any(name[:1] == "%" and f"!{name}" in names for name in leaf.reads)
+                    ):
                         names |= {f"!{name}" for name in leaf.writes}
                     for term in around:
                         names.update(_names(term))
@@ -200,7 +208,9 @@ class Slicer:
                     return None
                 inner, *rest = parts
                 caught = tuple(rest[: len(handlers)])
-                if not any(self._tells(part, names) for part in caught) and not any(_leaves_early(part) for part in caught):
+                if not any(self._tells(part, names) for part in caught) and not any(
+                    _leaves_early(part) for part in caught
+                ):
                     return Seq((*inner.items, *rest[-2].items, *rest[-1].items))
                 return Try(at, inner, caught, rest[-2], rest[-1])
             case With(at, context, target, body):
@@ -350,7 +360,7 @@ def _names(term: object) -> Iterator[str]:
 def _reads(leaf: Leaf) -> set[str]:
     match leaf:
         case Bind(_, target, value):
-            return set(_names(value)) | ({n for n in _names(target)} if not isinstance(target, Name) else set())
+            return set(_names(value)) | (set(_names(target)) if not isinstance(target, Name) else set())
         case Augment(_, target, _, value):
             return set(_names(value)) | set(_names(target))
         case CallLeaf(_, _, func, args):

@@ -64,7 +64,7 @@ def read_source(path: str | os.PathLike[str]) -> Source:
 def parse_source(raw: bytes, path: str, file: Path | None = None) -> Source:
     """The text that `raw` holds; `path` names it in reports and tells notebooks by their suffix."""
     if path.endswith(".ipynb"):
-        from amp_doctor.lint.notebook import read_notebook  # noqa: PLC0415 - few runs meet a notebook
+        from amp_doctor.lint.notebook import read_notebook
 
         code, cells = read_notebook(raw, path)
         return Source(path, file, raw, code, cells)
@@ -110,7 +110,7 @@ def edited(source: Source, edits: Iterable[Edit]) -> Source:
     across notebook cells.
     """
     if source.cells is not None:
-        from amp_doctor.lint.notebook import edited_notebook  # noqa: PLC0415
+        from amp_doctor.lint.notebook import edited_notebook
 
         return parse_source(edited_notebook(source, edits), source.path, source.file)
     code = source.code.encode()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from amp_doctor.lint.assume import Known
 from amp_doctor.lint.objects import Value, text
 from amp_doctor.lint.typestate import Protocol
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.assume import Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class State:
         self.temps: dict[tuple[int, str], Value] = {}
 
     def copy(self) -> State:
+        """A fork of this path."""
         other = State.__new__(State)
         other.env = dict(self.env)
         other.heap = dict(self.heap)
@@ -77,5 +81,5 @@ class State:
                 del table[name]
 
     def describe(self, value: Value) -> str:
+        """A stable name of a value."""
         return text(value)
-

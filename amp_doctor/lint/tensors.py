@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from amp_doctor.lint import apis, marks
 from amp_doctor.lint.assume import decide
 from amp_doctor.lint.objects import BF16, FP32, HALF, Items, Object, Symbol, Tensor, Value, flat
-from amp_doctor.lint.state import Region, State
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.state import Region, State
 
 LOW = (HALF, BF16)
 
@@ -52,7 +55,12 @@ def merged(inputs: list[Tensor]) -> Tensor:
     """What a result inherits from its inputs, dtype aside."""
     if not inputs:
         return Tensor()
-    tags = frozenset(tag for each in inputs for tag in each.tags if tag in _INHERITED or tag.startswith("off@") or (tag.startswith("cast@") and "detached" not in each.tags))
+    tags = frozenset(
+        tag
+        for each in inputs
+        for tag in each.tags
+        if tag in _INHERITED or tag.startswith("off@") or (tag.startswith("cast@") and "detached" not in each.tags)
+    )
     if all("leaf" in each.tags for each in inputs):
         tags |= {tag for each in inputs for tag in each.tags if tag.startswith("leaf")}
     scaled = next((each.scaled for each in inputs if each.scaled), None)
@@ -66,7 +74,9 @@ def merged(inputs: list[Tensor]) -> Tensor:
 
 
 _INHERITED = frozenset({"fp16", "bf16", "rescaled", "gradient", "unseen", "region", "unreduced", "stored", "compiled"})
-_REDUCTIONS = frozenset({"mean", "sum", "nanmean", "nansum", "max", "min", "amax", "amin", "norm", "logsumexp", "median"})
+_REDUCTIONS = frozenset(
+    {"mean", "sum", "nanmean", "nansum", "max", "min", "amax", "amin", "norm", "logsumexp", "median"}
+)
 
 
 def promoted(inputs: list[Tensor]) -> str | None:
@@ -106,7 +116,23 @@ def op_result(name: str, inputs: list[Tensor], state: State, at: int, mixed: boo
         return replace(base, dtype=FP32, sure=True, tags=tags, at=at)
     if name == "sigmoid":
         tags |= {"sigmoid"}
-    if name in ("argmax", "argmin", "argsort", "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "bool", "long", "int"):
+    if name in (
+        "argmax",
+        "argmin",
+        "argsort",
+        "eq",
+        "ne",
+        "gt",
+        "lt",
+        "ge",
+        "le",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "bool",
+        "long",
+        "int",
+    ):
         return Tensor("other", True, None, frozenset(), frozenset(), at)
     dtype = promoted(inputs) if not mixed else None
     # float16 beside float32: a tensor without dimensions would not have promoted it.
@@ -114,7 +140,9 @@ def op_result(name: str, inputs: list[Tensor], state: State, at: int, mixed: boo
     return replace(base, dtype=dtype, sure=base.sure and not mixed and alike, tags=tags, at=at)
 
 
-def module_result(module: Value, api: str, inputs: list[Tensor], state: State, at: int, source: str, precision: str | None) -> Tensor:
+def module_result(
+    module: Value, api: str, inputs: list[Tensor], state: State, at: int, source: str, precision: str | None
+) -> Tensor:
     """What calling a module returns: known for built-in layers, likely half for unknown models under autocast."""
     base = merged(inputs)
     low = region_dtype(state)

@@ -22,6 +22,8 @@ class Grads(Enum):
 
 
 class Stage(Enum):
+    """PyTorch's OptState of one scaler and one optimizer."""
+
     READY = "ready"
     UNSCALED = "unscaled"
     STEPPED = "stepped"
@@ -66,6 +68,7 @@ class Protocol:
     used: tuple[tuple[str, int], ...] = ()  # scaler oid -> at of its last unscale_/step since update()
 
     def get(self, oid: str) -> Optimizer:
+        """The state of an optimizer; of the unnamed one when it has not appeared."""
         table = dict(self.optimizers)
         return table.get(oid, table[ANY])
 
@@ -75,6 +78,7 @@ class Protocol:
         return named or [(ANY, dict(self.optimizers)[ANY])]
 
     def put(self, oid: str, optimizer: Optimizer) -> Protocol:
+        """The same protocol with another state of one optimizer."""
         table = dict(self.optimizers)
         table[oid] = optimizer
         return replace(self, optimizers=tuple(sorted(table.items(), key=lambda pair: pair[0])))
@@ -117,10 +121,7 @@ class Protocol:
             if scaler is None:
                 mixed = before.grads in (Grads.SCALED, Grads.UNSCALED)
                 new = replace(before, linked=linked, fresh=True, plain_at=at)
-                if mixed:
-                    new = replace(new, plain_too=True)
-                else:
-                    new = replace(new, grads=Grads.PLAIN, scaler=None)
+                new = replace(new, plain_too=True) if mixed else replace(new, grads=Grads.PLAIN, scaler=None)
             else:
                 new = replace(
                     before,
@@ -139,12 +140,18 @@ class Protocol:
         return after
 
     def unscale(self, scaler: str, oid: str, at: int) -> Protocol:
-        new = replace(self.get(oid), grads=Grads.UNSCALED, stage=Stage.UNSCALED, scaler=scaler, fresh=False, unscale_at=at)
+        """`scaler.unscale_(optimizer)`."""
+        new = replace(
+            self.get(oid), grads=Grads.UNSCALED, stage=Stage.UNSCALED, scaler=scaler, fresh=False, unscale_at=at
+        )
         return self.put(oid, new).mark(scaler, at)
 
     def step(self, scaler: str | None, oid: str, at: int) -> Protocol:
+        """`scaler.step(optimizer)`, or `optimizer.step()` when the scaler is None."""
         before = self.get(oid)
-        new = replace(before, grads=Grads.SPENT, fresh=False, late=False, plain_too=False, updates="", orphaned=False, step_at=at)
+        new = replace(
+            before, grads=Grads.SPENT, fresh=False, late=False, plain_too=False, updates="", orphaned=False, step_at=at
+        )
         if scaler is None:
             after = self.put(oid, replace(new, stepped_plain=True))
             # What update() will make of gradients that went past the scaler is reported at the step, not again there.
@@ -152,6 +159,7 @@ class Protocol:
         return self.put(oid, replace(new, stage=Stage.STEPPED, scaler=scaler, stepped_plain=False)).mark(scaler, at)
 
     def update(self, scaler: str, at: int) -> Protocol:
+        """`scaler.update()`."""
         after = self
         stepped = any(each.stage is Stage.STEPPED and each.scaler == scaler for _, each in self.optimizers)
         for oid, before in self.optimizers:
@@ -164,14 +172,19 @@ class Protocol:
         return after.mark(scaler, 0)
 
     def zeroed(self, oids: tuple[str, ...] | None) -> Protocol:
+        """Gradients of these optimizers (of all when None) are dropped."""
         after = self
         for oid, before in self.optimizers:
             if oids is None or oid in oids:
-                new = replace(before, grads=Grads.EMPTY, fresh=False, late=False, plain_too=False, updates="", linked=False)
+                new = replace(
+                    before, grads=Grads.EMPTY, fresh=False, late=False, plain_too=False, updates="", linked=False
+                )
                 after = after.put(oid, new)
         for oid in oids or ():
             if oid not in dict(self.optimizers):
-                after = after.put(oid, replace(self.get(oid), grads=Grads.EMPTY, fresh=False, late=False, plain_too=False, updates=""))
+                after = after.put(
+                    oid, replace(self.get(oid), grads=Grads.EMPTY, fresh=False, late=False, plain_too=False, updates="")
+                )
         return after
 
     def unknown(self, oids: tuple[str, ...] | None = None) -> Protocol:

@@ -66,8 +66,8 @@ def in_workers(
         for index, task in enumerate(tasks):
             yield index, work(task)
         return
-    import gc  # noqa: PLC0415
-    import select  # noqa: PLC0415
+    import gc
+    import select
 
     # Collections in the children would touch, and so copy, every page they share with us.
     gc.collect()
@@ -145,7 +145,7 @@ def _assign(worker: _Worker[T], index: int, seconds: float) -> None:
 
 def _stop(workers: dict[int, _Worker[T]], worker: _Worker[T]) -> int:
     """End a worker whatever it is doing, and say how it ended."""
-    import signal  # noqa: PLC0415
+    import signal
 
     del workers[worker.results]
     os.close(worker.tasks)
@@ -159,7 +159,7 @@ def _stop(workers: dict[int, _Worker[T]], worker: _Worker[T]) -> int:
 
 
 def _cause(status: int, seconds: float) -> str:
-    import signal  # noqa: PLC0415
+    import signal
 
     if not os.WIFSIGNALED(status):
         return "the process ended"
@@ -173,7 +173,7 @@ def _cause(status: int, seconds: float) -> str:
 
 def _receive(results: int) -> R | None:
     """The next result of a worker; None when it has died."""
-    import pickle  # noqa: PLC0415
+    import pickle
 
     size = _read(results, _NUMBER.size)
     if size is None:
@@ -198,15 +198,15 @@ def _serve(
     tasks: Sequence[T], work: Callable[[T], R], patience: Callable[[T], float], task_end: int, result_start: int
 ) -> None:
     """The life of a worker. It runs in a thread because only a new thread can have a larger stack."""
-    import signal  # noqa: PLC0415
-    import threading  # noqa: PLC0415
+    import signal
+    import threading
 
     # An interrupt is the parent's to handle: it ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setrecursionlimit(RECURSION)
 
     def serve() -> None:
-        import pickle  # noqa: PLC0415
+        import pickle
 
         while number := _read(task_end, _NUMBER.size):
             task = tasks[_NUMBER.unpack(number)[0]]

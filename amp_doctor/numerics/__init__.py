@@ -1,0 +1,1 @@
+"""Number formats and exponent histograms: values, standard library only."""

@@ -23,7 +23,7 @@ def sarif_rule(code: str, name: str, page: Page | None) -> dict[str, Any]:
     if page is None:
         text = {"text": name}
         return {"id": code, "name": name, "shortDescription": text, "fullDescription": text, "help": text}
-    from amp_doctor.report.to_explain import readable  # noqa: PLC0415 - a log of nothing needs no pages
+    from amp_doctor.report.to_explain import readable
 
     help_text = readable(page)
     return {

@@ -19,7 +19,7 @@ def shown(report: LintReport) -> list[Finding]:
 
 def by_severity(findings: list[Finding]) -> str:
     """`2 errors, 1 warning`, the worst first."""
-    from amp_doctor.finding import Severity  # noqa: PLC0415 - most runs find nothing and need none
+    from amp_doctor.finding import Severity
 
     counts = Counter(finding.severity for finding in findings)
     return ", ".join(counted(counts[severity], severity.value) for severity in Severity if counts[severity])
@@ -38,7 +38,7 @@ def sentence(report: LintReport) -> str:
 
 def fixable(findings: list[Finding]) -> str:
     """What --fix and --unsafe-fixes would mend; empty when nothing."""
-    from amp_doctor.finding import Applicability  # noqa: PLC0415
+    from amp_doctor.finding import Applicability
 
     counts = Counter(finding.fix.applicability for finding in findings if finding.fix is not None)
     safe, unsafe = counts[Applicability.SAFE], counts[Applicability.UNSAFE]

@@ -41,10 +41,10 @@ def rendered(lines: Iterable[Line], width: int, color: bool) -> str:
     """The text as a terminal of `width` columns shows it; rich is loaded only for colours."""
     if not color:
         return plain(lines)
-    from io import StringIO  # noqa: PLC0415 - piped output needs neither
+    from io import StringIO
 
-    from rich.console import Console  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.text import Text
 
     file = StringIO()
     console = Console(
@@ -65,7 +65,7 @@ def cells(text: str) -> int:
     """Columns that `text` takes on a terminal: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width  # noqa: PLC0415 - most source lines are ASCII
+    from unicodedata import combining, east_asian_width
 
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 

@@ -14,10 +14,10 @@ def to_explain(page: Page, *, width: int = 100, color: bool = False) -> str:
     text = readable(page)
     if not color:
         return text
-    from io import StringIO  # noqa: PLC0415 - piped output needs neither
+    from io import StringIO
 
-    from rich.console import Console  # noqa: PLC0415
-    from rich.markdown import Markdown  # noqa: PLC0415
+    from rich.console import Console
+    from rich.markdown import Markdown
 
     file = StringIO()
     console = Console(

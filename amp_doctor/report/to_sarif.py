@@ -94,7 +94,7 @@ def _location(path: str, span: Span) -> dict[str, Any]:
 
 
 def _artifact(path: str) -> dict[str, str]:
-    from urllib.parse import quote  # noqa: PLC0415 - only SARIF needs it
+    from urllib.parse import quote
 
     uri = quote(path.replace("\\", "/"), safe="/")
     return {"uri": f"file://{uri}"} if uri.startswith("/") else {"uri": uri, "uriBaseId": "%SRCROOT%"}

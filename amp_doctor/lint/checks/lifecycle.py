@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from amp_doctor.finding import Confidence
 from amp_doctor.lint import paths
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.checks.scaling import function_of
 from amp_doctor.lint.events import Backward, Construct, NoneCall, OpCall, Scale, Step
-from amp_doctor.lint.objects import Items, Literal, Object, Symbol, Table, Tensor, Value
+from amp_doctor.lint.objects import Items, Literal, Object, Symbol, Table, Tensor
 from amp_doctor.lint.trace import Attr, ClassDef, Const, Display, Exit, Function, Name, Seq, Stmt
 from amp_doctor.lint.typestate import Grads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SCALER_METHODS = frozenset({"scale", "unscale_", "step", "update"})
 _RANK = re.compile(r"rank|is_main|is_master", re.IGNORECASE)
@@ -23,7 +26,11 @@ _RANK = re.compile(r"rank|is_main|is_master", re.IGNORECASE)
 
 @check("AMP210", on=Scale)
 def scaler_with_bfloat16(at: Moment[Scale]) -> Iterator[Draft]:
-    operands = [value for value in (at.event.operand.items if isinstance(at.event.operand, Items) else (at.event.operand,)) if isinstance(value, Tensor)]
+    operands = [
+        value
+        for value in (at.event.operand.items if isinstance(at.event.operand, Items) else (at.event.operand,))
+        if isinstance(value, Tensor)
+    ]
     scaler = at.event.scaler
     if not operands or not scaler.at or not at.event.sure:
         return
@@ -51,9 +58,15 @@ def scaler_recreated(at: Moment[Step]) -> Iterator[Draft]:
 def scaler_made_per_step(at: Moment[Step]) -> Iterator[Draft]:
     scaler = at.event.scaler
     function = function_of(at)
-    if scaler is None or not scaler.at or at.event.optimizer.origin == "constructed" and not _attribute(at, at.event.optimizer):
+    if (
+        scaler is None
+        or not scaler.at
+        or (at.event.optimizer.origin == "constructed" and not _attribute(at, at.event.optimizer))
+    ):
         return
-    if function.owner is None or function.name.startswith(("test", "main", "run", "fit", "train_")) and "loader" in function.words:
+    if function.owner is None or (
+        function.name.startswith(("test", "main", "run", "fit", "train_")) and "loader" in function.words
+    ):
         return
     sites = {site.leaf.at: site for site in paths.calls(function.body)}
     made, stepped = sites.get(scaler.at), sites.get(at.event.at)
@@ -86,7 +99,11 @@ def different_enabled_flags(at: Moment[Finished]) -> Iterator[Draft]:
         if isinstance(event, Construct) and event.object.role == "scaler":
             enabled = event.object.fact("enabled")
             if isinstance(enabled, Symbol) and _sisters(enabled, region) and not re.search(r"16|half", enabled.name):
-                yield at.finding("scaler and autocast are switched by different flags", at=event.object.at, trail=[(event.object.at, f"the scaler follows `{enabled.name}`, autocast follows `{region.name}`")])
+                yield at.finding(
+                    "scaler and autocast are switched by different flags",
+                    at=event.object.at,
+                    trail=[(event.object.at, f"the scaler follows `{enabled.name}`, autocast follows `{region.name}`")],
+                )
 
 
 def _sisters(one: Symbol, other: Symbol) -> bool:
@@ -143,10 +160,15 @@ def scaler_may_be_none(at: Moment[NoneCall]) -> Iterator[Draft]:
     guarded = any(frame == here for _, _, frame in at.interpreter.guards)
     known = at.state.known
     for created in at.interpreter.facts["created"]:
-        differ = [key for key, truth in created.items() if known.get(key) is (not truth) and not key.startswith("none(")]
+        differ = [
+            key for key, truth in created.items() if known.get(key) is (not truth) and not key.startswith("none(")
+        ]
         shared = [key for key, truth in created.items() if known.get(key) is truth and truth]
         if differ and (not guarded or shared):
-            yield at.finding("the scaler may be None here: it is only made under a condition that this path does not meet", confidence=Confidence.MEDIUM)
+            yield at.finding(
+                "the scaler may be None here: it is only made under a condition that this path does not meet",
+                confidence=Confidence.MEDIUM,
+            )
             return
 
 
@@ -160,10 +182,16 @@ def scaler_state_not_saved(at: Moment[OpCall]) -> Iterator[Draft]:
         table = next((value for _, value in at.event.args if isinstance(value, Table)), None)
         if table is None or not table.exact:
             return
-        kinds = {value.fact("of").role for _, value in table.pairs if isinstance(value, Object) and value.role == "state" and isinstance(value.fact("of"), Object)}  # type: ignore[union-attr]
+        kinds = {
+            value.fact("of").role
+            for _, value in table.pairs
+            if isinstance(value, Object) and value.role == "state" and isinstance(value.fact("of"), Object)
+        }  # type: ignore[union-attr]
         if "optimizer" in kinds and "scaler" not in kinds:
             place = table.at if table.at else at.event.at
-            facts.setdefault("unsaved", []).append(at.finding("the checkpoint has the state of the optimizer but not the state of the scaler", at=place))
+            facts.setdefault("unsaved", []).append(
+                at.finding("the checkpoint has the state of the optimizer but not the state of the scaler", at=place)
+            )
     elif at.event.name == "Optimizer.load_state_dict":
         facts.setdefault("restored", []).append(at.finding("the optimizer is restored but not the state of the scaler"))
     return
@@ -193,7 +221,11 @@ def scaler_state_not_saved_end(at: Moment[Finished]) -> Iterator[Draft]:
 @check("AMP230", on=OpCall)
 def empty_scaler_state(at: Moment[OpCall]) -> Iterator[Draft]:
     scaler = at.event.receiver
-    if at.event.name != "GradScaler.load_state_dict" or not isinstance(scaler, Object) or scaler.origin != "constructed":
+    if (
+        at.event.name != "GradScaler.load_state_dict"
+        or not isinstance(scaler, Object)
+        or scaler.origin != "constructed"
+    ):
         return
     here = at.interpreter.here
     if at.enabled(scaler) is None and not any(frame == here for _, _, frame in at.interpreter.guards):
@@ -206,13 +238,18 @@ def scaler_saved_mid_step(at: Moment[OpCall]) -> Iterator[Draft]:
     if name == "GradScaler.state_dict":
         scaler = at.event.receiver
     elif name.startswith("pickle."):
-        scaler = next((value for _, value in at.event.args if isinstance(value, Object) and value.role == "scaler"), None)
+        scaler = next(
+            (value for _, value in at.event.args if isinstance(value, Object) and value.role == "scaler"), None
+        )
     else:
         return
     if isinstance(scaler, Object):
         used = at.state.protocol.pending(scaler.oid)
         if used:
-            yield at.finding("the scaler is saved before update(): its state is that of a step in progress", trail=[(used, "used here")])
+            yield at.finding(
+                "the scaler is saved before update(): its state is that of a step in progress",
+                trail=[(used, "used here")],
+            )
 
 
 @check("AMP236", on=OpCall)
@@ -223,7 +260,9 @@ def scaler_restored_on_one_rank(at: Moment[OpCall]) -> Iterator[Draft]:
         if not _RANK.search(key):
             continue
         if (key.startswith("eq(") and key.endswith(",0)") and truth) or (not truth and key.endswith("rank()")):
-            yield at.finding("the scaler is restored on one rank only: ranks then scale with different factors and DDP averages the mixture")
+            yield at.finding(
+                "the scaler is restored on one rank only: ranks then scale with different factors and DDP averages the mixture"
+            )
             return
 
 
@@ -244,19 +283,44 @@ def remember_gradient(at: Moment[OpCall]) -> Iterator[Draft]:
 def unscaled_gradient_penalty(at: Moment[Scale]) -> Iterator[Draft]:
     tensor = at.event.operand
     place = at.interpreter.facts.get("penalty")
-    if place is None or not isinstance(tensor, Tensor) or "gradient" not in tensor.tags or "fp16" not in tensor.tags or "rescaled" in tensor.tags:
+    if (
+        place is None
+        or not isinstance(tensor, Tensor)
+        or "gradient" not in tensor.tags
+        or "fp16" not in tensor.tags
+        or "rescaled" in tensor.tags
+    ):
         return
-    words = "not divided by the loss scale before it is combined" if tensor.scaled else "not scaled: small gradients are lost in float16"
-    yield at.finding(f"the gradient of this penalty is {words}", at=place, trail=[(at.event.at, "it becomes part of the loss that is scaled here")])
+    words = (
+        "not divided by the loss scale before it is combined"
+        if tensor.scaled
+        else "not scaled: small gradients are lost in float16"
+    )
+    yield at.finding(
+        f"the gradient of this penalty is {words}",
+        at=place,
+        trail=[(at.event.at, "it becomes part of the loss that is scaled here")],
+    )
 
 
 @check("AMP224", on=OpCall)
 def penalty_outside_autocast(at: Moment[OpCall]) -> Iterator[Draft]:
     tensor = at.event.receiver
-    if not at.event.name.startswith("Tensor.") or not isinstance(tensor, Tensor) or not {"gradient", "rescaled"} <= tensor.tags:
+    if (
+        not at.event.name.startswith("Tensor.")
+        or not isinstance(tensor, Tensor)
+        or not {"gradient", "rescaled"} <= tensor.tags
+    ):
         return
-    if at.region() is None and "fp16" in tensor.tags and tensor.dtype != "float32" and at.event.name not in ("Tensor.float", "Tensor.detach", "Tensor.item", "Tensor.to"):
-        yield at.finding("the penalty is computed outside autocast", at=at.home(at.event.at).places.statement(at.event.at))
+    if (
+        at.region() is None
+        and "fp16" in tensor.tags
+        and tensor.dtype != "float32"
+        and at.event.name not in ("Tensor.float", "Tensor.detach", "Tensor.item", "Tensor.to")
+    ):
+        yield at.finding(
+            "the penalty is computed outside autocast", at=at.home(at.event.at).places.statement(at.event.at)
+        )
 
 
 @check("AMP237", on=Backward)
@@ -283,13 +347,20 @@ def unreduced_half_loss(at: Moment[Scale]) -> Iterator[Draft]:
 def nan_guard_around_scaler(at: Moment[OpCall]) -> Iterator[Draft]:
     if at.event.name.rpartition(".")[2] not in ("isnan", "isfinite", "isinf"):
         return
-    busy = [each for _, each in at.state.protocol.known() if each.grads in (Grads.SCALED, Grads.UNSCALED) and each.fresh]
-    if not busy or not any(isinstance(value, Tensor) and "norm" not in value.tags for value in (at.event.receiver, *(value for _, value in at.event.args))):
+    busy = [
+        each for _, each in at.state.protocol.known() if each.grads in (Grads.SCALED, Grads.UNSCALED) and each.fresh
+    ]
+    if not busy or not any(
+        isinstance(value, Tensor) and "norm" not in value.tags
+        for value in (at.event.receiver, *(value for _, value in at.event.args))
+    ):
         return
     temp = next((site.leaf.temp for site in paths.calls(function_of(at).body) if site.leaf.at == at.event.at), None)
     for branch in paths.branches(function_of(at).body):
         if temp and temp in paths.written(branch.test) and "continue" in paths.exits(branch.then):
-            yield at.finding("the scaler skips steps with inf or nan by itself; leaving the iteration here also skips update(), so the scale never backs off")
+            yield at.finding(
+                "the scaler skips steps with inf or nan by itself; leaving the iteration here also skips update(), so the scale never backs off"
+            )
             return
 
 
@@ -303,10 +374,21 @@ def partial_accumulation_guard(at: Moment[Finished]) -> Iterator[Draft]:
         scalers = {site.receiver for site in sites if site.method in ("scale", "update", "unscale_")}
         steps = [site for site in sites if site.method == "step" and site.receiver in scalers]
         for step in steps:
-            for zero in (site for site in sites if site.method == "zero_grad" and site.receiver == step.argument() and site.loops == step.loops and step.loops):
+            for zero in (
+                site
+                for site in sites
+                if site.method == "zero_grad"
+                and site.receiver == step.argument()
+                and site.loops == step.loops
+                and step.loops
+            ):
                 alone = len([site for site in sites if site.method == "zero_grad"]) == 1 and len(steps) == 1
                 if alone and _counts(step.tests) != _counts(zero.tests) and not _nested(step, sites):
-                    yield at.finding("step and zero_grad do not share the accumulation guard: gradients are dropped or kept at the wrong time", at=zero.leaf.at, trail=[(step.leaf.at, "stepped here")])
+                    yield at.finding(
+                        "step and zero_grad do not share the accumulation guard: gradients are dropped or kept at the wrong time",
+                        at=zero.leaf.at,
+                        trail=[(step.leaf.at, "stepped here")],
+                    )
 
 
 def _nested(step: paths.Site, sites: list[paths.Site]) -> bool:
@@ -320,7 +402,10 @@ def _counts(tests: tuple[str, ...]) -> bool:
 
 @check("AMP238", on=Finished)
 def custom_backward_ignores_gradient(at: Moment[Finished]) -> Iterator[Draft]:
-    if not any(isinstance(event, Scale | Construct) and (isinstance(event, Scale) or event.object.role == "scaler") for event in at.event.log):
+    if not any(
+        isinstance(event, Scale | Construct) and (isinstance(event, Scale) or event.object.role == "scaler")
+        for event in at.event.log
+    ):
         return
     for definition in at.module.classes:
         backward = definition.methods.get("backward")
@@ -331,7 +416,11 @@ def custom_backward_ignores_gradient(at: Moment[Finished]) -> Iterator[Draft]:
             continue
         for leaf in _returns(backward.body):
             if _something(leaf):
-                yield at.finding("the incoming gradient, which carries the loss scale, is not used: this gradient is not scaled while all others are", at=leaf.at, confidence=Confidence.MEDIUM)
+                yield at.finding(
+                    "the incoming gradient, which carries the loss scale, is not used: this gradient is not scaled while all others are",
+                    at=leaf.at,
+                    confidence=Confidence.MEDIUM,
+                )
 
 
 def _is_function(definition: ClassDef) -> bool:
@@ -356,11 +445,18 @@ def _something(leaf: Exit) -> bool:
 def grad_scaler_keyword(at: Moment[Finished]) -> Iterator[Draft]:
     for definition in at.module.classes:
         step = definition.methods.get("step")
-        names = {paths.written(item.target) for statement in definition.body.items if isinstance(statement, Stmt) for item in statement.body.items if hasattr(item, "target")}
+        names = {
+            paths.written(item.target)
+            for statement in definition.body.items
+            if isinstance(statement, Stmt)
+            for item in statement.body.items
+            if hasattr(item, "target")
+        }
         if step is None or "_step_supports_amp_scaling" not in names:
             continue
         for param in step.params:
             if param.name == "grad_scaler":
-                yield at.finding("the grad_scaler keyword of step() is deprecated: read grad_scale and found_inf from the optimizer", at=param.at)
-
-
+                yield at.finding(
+                    "the grad_scaler keyword of step() is deprecated: read grad_scale and found_inf from the optimizer",
+                    at=param.at,
+                )

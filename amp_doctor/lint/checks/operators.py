@@ -111,8 +111,18 @@ _EPS_AT = {
     "pairwise_distance": 3,
 }
 _NORMS = frozenset(
-    "LayerNorm RMSNorm GroupNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d BatchNorm1d BatchNorm2d "
-    "BatchNorm3d SyncBatchNorm".split()
+    [
+        "LayerNorm",
+        "RMSNorm",
+        "GroupNorm",
+        "InstanceNorm1d",
+        "InstanceNorm2d",
+        "InstanceNorm3d",
+        "BatchNorm1d",
+        "BatchNorm2d",
+        "BatchNorm3d",
+        "SyncBatchNorm",
+    ]
 )
 
 

@@ -30,11 +30,17 @@ _LOSS_CLASSES = {
     "MultiMarginLoss": "multi_margin_loss",
 }
 _OF_SCORES = frozenset(
-    "cross_entropy nll_loss binary_cross_entropy_with_logits soft_margin_loss multilabel_soft_margin_loss "
-    "multi_margin_loss".split()
+    [
+        "cross_entropy",
+        "nll_loss",
+        "binary_cross_entropy_with_logits",
+        "soft_margin_loss",
+        "multilabel_soft_margin_loss",
+        "multi_margin_loss",
+    ]
 )
 """Losses whose exponentials run in the dtype of the scores, whatever the target is."""
-_POINTWISE = frozenset("mse_loss l1_loss smooth_l1_loss huber_loss kl_div".split())
+_POINTWISE = frozenset(["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"])
 """Losses in which a float32 target promotes the whole."""
 
 
@@ -145,16 +151,59 @@ def _half_input(at: Moment[OpCall | Forward]) -> Tensor | None:
 # --- other operations ----------------------------------------------------------------------------
 
 _NO_HALF = frozenset(
-    "inverse pinverse det logdet slogdet svd svd_lowrank pca_lowrank qr cholesky cholesky_solve "
-    "cholesky_inverse lu lu_solve lstsq "
-    "triangular_solve solve eig symeig matrix_exp matrix_rank quantile nanquantile linalg.inv linalg.inv_ex "
-    "linalg.pinv linalg.det "
-    "linalg.slogdet linalg.solve linalg.solve_ex linalg.solve_triangular linalg.lstsq linalg.svd "
-    "linalg.svdvals linalg.eig linalg.eigvals "
-    "linalg.eigh linalg.eigvalsh linalg.qr linalg.cholesky linalg.cholesky_ex linalg.lu linalg.lu_factor "
-    "linalg.lu_solve linalg.ldl_factor "
-    "linalg.matrix_exp linalg.matrix_rank linalg.cond linalg.householder_product linalg.tensorinv "
-    "linalg.tensorsolve".split()
+    [
+        "inverse",
+        "pinverse",
+        "det",
+        "logdet",
+        "slogdet",
+        "svd",
+        "svd_lowrank",
+        "pca_lowrank",
+        "qr",
+        "cholesky",
+        "cholesky_solve",
+        "cholesky_inverse",
+        "lu",
+        "lu_solve",
+        "lstsq",
+        "triangular_solve",
+        "solve",
+        "eig",
+        "symeig",
+        "matrix_exp",
+        "matrix_rank",
+        "quantile",
+        "nanquantile",
+        "linalg.inv",
+        "linalg.inv_ex",
+        "linalg.pinv",
+        "linalg.det",
+        "linalg.slogdet",
+        "linalg.solve",
+        "linalg.solve_ex",
+        "linalg.solve_triangular",
+        "linalg.lstsq",
+        "linalg.svd",
+        "linalg.svdvals",
+        "linalg.eig",
+        "linalg.eigvals",
+        "linalg.eigh",
+        "linalg.eigvalsh",
+        "linalg.qr",
+        "linalg.cholesky",
+        "linalg.cholesky_ex",
+        "linalg.lu",
+        "linalg.lu_factor",
+        "linalg.lu_solve",
+        "linalg.ldl_factor",
+        "linalg.matrix_exp",
+        "linalg.matrix_rank",
+        "linalg.cond",
+        "linalg.householder_product",
+        "linalg.tensorinv",
+        "linalg.tensorsolve",
+    ]
 )
 _FFT = frozenset(
     f"fft.{inverse}{real}fft{n}" for inverse in ("", "i") for real in ("", "r", "h") for n in ("", "2", "n")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from amp_doctor.finding import Applicability, Confidence, Edit, Fix
 from amp_doctor.lint.assume import decide
-from amp_doctor.lint.events import Event
-from amp_doctor.lint.interpreter import Interpreter
-from amp_doctor.lint.objects import Object, Value
 from amp_doctor.lint.project import STRIDE, Module
-from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.syntax.names import Reference
 from amp_doctor.lint.tensors import active_region
+
+if TYPE_CHECKING:
+    from amp_doctor.lint.events import Event
+    from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.objects import Object, Value
+    from amp_doctor.lint.state import Region, State
 
 E = TypeVar("E")
 
@@ -51,10 +53,12 @@ class Moment(Generic[E]):
 
     @property
     def module(self) -> Module:
+        """The module that is being linted."""
         return self.interpreter.module
 
     @property
     def torch_version(self) -> tuple[int, ...] | None:
+        """The torch release the code is for, None when the configuration does not say."""
         return self.interpreter.torch_version
 
     def decide(self, value: Value | None) -> bool | None:
@@ -66,6 +70,7 @@ class Moment(Generic[E]):
         return active_region(self.state)
 
     def enabled(self, scaler: Object) -> bool | None:
+        """Whether a scaler is on, None when this path cannot tell."""
         return self.decide(scaler.fact("enabled"))
 
     def home(self, at: int) -> Module:

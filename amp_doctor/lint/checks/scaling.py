@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Applicability, Confidence, Fix
 from amp_doctor.lint.apis import FRAMEWORK_WORDS
@@ -14,6 +13,9 @@ from amp_doctor.lint.paths import Site, calls, loads
 from amp_doctor.lint.protocol import parameters_of
 from amp_doctor.lint.trace import Bind, Function, Name, Seq, Stmt
 from amp_doctor.lint.typestate import ANY, Grads, Optimizer, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SCALER_WORDS = frozenset({"scaler", "unscale_", "scale", "grad_scaler", "amp_scaler", "_scaler"})
 _BUSY = (Grads.SCALED, Grads.UNSCALED, Grads.PLAIN, Grads.UNKNOWN)
@@ -31,7 +33,11 @@ def blame(at: Moment[Any]) -> int:
     """Where an innocent helper was called from: code that knows no scaler cannot be told to unscale."""
     place: int = at.event.at
     for call in reversed(at.interpreter.stack):
-        if not call.site or call.function.words & _SCALER_WORDS or any("scaler" in word for word in call.function.words):
+        if (
+            not call.site
+            or call.function.words & _SCALER_WORDS
+            or any("scaler" in word for word in call.function.words)
+        ):
             break
         place = call.site
     return place
@@ -50,7 +56,11 @@ def stepped_names(function: Function) -> list[tuple[str, str]]:
     """(scaler, optimizer) as this function writes them in `scaler.step(optimizer)`."""
     sites = list(calls(function.body))
     scalers = {site.receiver for site in sites if site.method in ("scale", "unscale_", "update")}
-    found = {(site.receiver, site.argument()) for site in sites if site.method == "step" and site.receiver in scalers and site.argument()}
+    found = {
+        (site.receiver, site.argument())
+        for site in sites
+        if site.method == "step" and site.receiver in scalers and site.argument()
+    }
     return sorted(found)
 
 
@@ -95,13 +105,21 @@ def _unscaled_elsewhere(at: Moment[Clip], owners: list[tuple[str, Optimizer]]) -
 @check("AMP221", on=Clip)
 def unscale_other_optimizer(at: Moment[Clip]) -> Iterator[Draft]:
     owners = scaled_owners(at)
-    if not owners or not at.event.owners or not _unscaled_elsewhere(at, owners) or not all(each.linked for _, each in owners):
+    if (
+        not owners
+        or not at.event.owners
+        or not _unscaled_elsewhere(at, owners)
+        or not all(each.linked for _, each in owners)
+    ):
         return
     names = {oid for oid, _ in owners}
     other = next(each for oid, each in at.state.protocol.known() if oid not in names and each.stage is Stage.UNSCALED)
     yield at.finding(
         "these parameters belong to another optimizer than the one that was unscaled",
-        trail=[(owners[0][1].backward_at, "scaled gradients come from here"), (other.unscale_at, "only this optimizer was unscaled")],
+        trail=[
+            (owners[0][1].backward_at, "scaled gradients come from here"),
+            (other.unscale_at, "only this optimizer was unscaled"),
+        ],
     )
 
 
@@ -111,9 +129,17 @@ def clip_after_step(at: Moment[Clip]) -> Iterator[Draft]:
     if at.event.owners:
         known = [(oid, each) for oid, each in known if oid in at.event.owners]
     busy = [each for _, each in known if each.grads is not Grads.EMPTY]
-    if not busy or endless(at.event.max_norm) or not all(each.grads is Grads.SPENT and each.scaler and not each.stepped_plain for each in busy):
+    if (
+        not busy
+        or endless(at.event.max_norm)
+        or not all(each.grads is Grads.SPENT and each.scaler and not each.stepped_plain for each in busy)
+    ):
         return
-    yield at.finding("gradients are clipped after the step that used them", at=blame(at), trail=[(busy[0].step_at, "the optimizer was stepped here")])
+    yield at.finding(
+        "gradients are clipped after the step that used them",
+        at=blame(at),
+        trail=[(busy[0].step_at, "the optimizer was stepped here")],
+    )
 
 
 @check("AMP216", on=GradRead)
@@ -192,7 +218,10 @@ def unscaled_backward(at: Moment[Step]) -> Iterator[Draft]:
     yield at.finding(
         "the loss is not scaled although the scaler steps this optimizer",
         at=before.plain_at,
-        trail=[(before.plain_at, "backward on the loss as it is"), (at.event.at, "the scaler divides these gradients by the loss scale here")],
+        trail=[
+            (before.plain_at, "backward on the loss as it is"),
+            (at.event.at, "the scaler divides these gradients by the loss scale here"),
+        ],
         fix=_scale_loss(at, before.plain_at),
     )
 
@@ -202,14 +231,18 @@ def _uncorrelated(at: Moment[Step], scaler: Object) -> bool:
     enabled = scaler.fact("enabled")
     if isinstance(enabled, Literal) and enabled.value is True and scaler.origin == "constructed":
         return False
-    return any(isinstance(event, Scale) for event in at.interpreter.log) or any(site.method == "scale" for f in at.module.functions for site in calls(f.body))
+    return any(isinstance(event, Scale) for event in at.interpreter.log) or any(
+        site.method == "scale" for f in at.module.functions for site in calls(f.body)
+    )
 
 
 def _scale_loss(at: Moment[Step], backward_at: int) -> Fix | None:
     function = function_of(at)
     sites = list(calls(function.body))
     site = next((site for site in sites if site.leaf.at == backward_at), None)
-    scalers = {name for name, _ in stepped_names(function)} or {site.receiver for site in sites if site.method == "update"}
+    scalers = {name for name, _ in stepped_names(function)} or {
+        site.receiver for site in sites if site.method == "update"
+    }
     if site is None or not site.receiver or site.receiver.startswith("%") or len(scalers) != 1:
         return None
     arguments = at.text(backward_at).partition(".backward(")[2]
@@ -220,26 +253,41 @@ def _scale_loss(at: Moment[Step], backward_at: int) -> Fix | None:
 @check("AMP213", on=Step)
 def partly_scaled_losses(at: Moment[Step]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
-    if at.event.scaler is None or not before.plain_too or not before.linked or before.grads not in (Grads.SCALED, Grads.UNSCALED):
+    if (
+        at.event.scaler is None
+        or not before.plain_too
+        or not before.linked
+        or before.grads not in (Grads.SCALED, Grads.UNSCALED)
+    ):
         return
     yield at.finding(
         "this loss is not scaled, but its gradients are added to scaled ones",
         at=before.plain_at,
-        trail=[(before.backward_at, "these gradients are scaled"), (before.plain_at, "these are not"), (at.event.at, "and are divided by the scale here")],
+        trail=[
+            (before.backward_at, "these gradients are scaled"),
+            (before.plain_at, "these are not"),
+            (at.event.at, "and are divided by the scale here"),
+        ],
     )
 
 
 @check("AMP209", on=Backward)
 def float16_without_scaler(at: Moment[Backward]) -> Iterator[Draft]:
     tensor = at.event.tensor
-    if at.event.scaler is not None or not isinstance(tensor, Tensor) or "fp16" not in tensor.tags or tensor.tags & {"bf16", "rescaled", "unseen", "detached"}:
+    if (
+        at.event.scaler is not None
+        or not isinstance(tensor, Tensor)
+        or "fp16" not in tensor.tags
+        or tensor.tags & {"bf16", "rescaled", "unseen", "detached"}
+    ):
         return
     if "scaler-words" not in at.interpreter.facts:
         at.interpreter.facts["scaler-words"] = bool(FRAMEWORK_WORDS.search(" ".join(at.module.words)))
     if at.interpreter.facts["scaler-words"]:
         return
     at.interpreter.facts.setdefault("unscaled", {})[at.event.at] = at.finding(
-        "this loss was computed under float16 autocast without a gradient scaler: small gradients become zero", confidence=Confidence.MEDIUM
+        "this loss was computed under float16 autocast without a gradient scaler: small gradients become zero",
+        confidence=Confidence.MEDIUM,
     )
     return
     yield
@@ -257,12 +305,21 @@ def float16_without_scaler_end(at: Moment[Finished]) -> Iterator[Draft]:
 @check("AMP204", on=Step)
 def plain_step_on_scaled_gradients(at: Moment[Step]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
-    if at.event.scaler is not None or before.grads is not Grads.SCALED or not before.linked or _sibling(at, before) is not None:
+    if (
+        at.event.scaler is not None
+        or before.grads is not Grads.SCALED
+        or not before.linked
+        or _sibling(at, before) is not None
+    ):
         return
     function = function_of(at)
     scalers = {site.receiver for site in calls(function.body) if site.method in ("scale", "unscale_")}
     site = next((site for site in calls(function.body) if site.leaf.at == at.event.at), None)
-    edit = at.replace(at.event.at, f"{next(iter(scalers))}.step({site.receiver})") if len(scalers) == 1 and site is not None and not site.leaf.args else None
+    edit = (
+        at.replace(at.event.at, f"{next(iter(scalers))}.step({site.receiver})")
+        if len(scalers) == 1 and site is not None and not site.leaf.args
+        else None
+    )
     yield at.finding(
         "the optimizer is stepped on gradients that are still multiplied by the loss scale",
         trail=[(before.backward_at, "scaled gradients come from here")],
@@ -273,7 +330,12 @@ def plain_step_on_scaled_gradients(at: Moment[Step]) -> Iterator[Draft]:
 def _sibling(at: Moment[Step], before: Optimizer) -> Optimizer | None:
     """Another optimizer that the same scaler stepped on this path."""
     for oid, each in at.state.protocol.optimizers:
-        if oid not in (ANY, at.event.optimizer.oid) and each.scaler == before.scaler and each.grads is Grads.SPENT and not each.stepped_plain:
+        if (
+            oid not in (ANY, at.event.optimizer.oid)
+            and each.scaler == before.scaler
+            and each.grads is Grads.SPENT
+            and not each.stepped_plain
+        ):
             return each
     return None
 
@@ -287,7 +349,10 @@ def optimizer_outside_scaler(at: Moment[Step]) -> Iterator[Draft]:
     if sibling is not None:
         yield at.finding(
             "this optimizer receives scaled gradients but is not stepped by the scaler",
-            trail=[(before.backward_at, "scaled gradients come from here"), (sibling.step_at, "the other optimizer goes through the scaler")],
+            trail=[
+                (before.backward_at, "scaled gradients come from here"),
+                (sibling.step_at, "the other optimizer goes through the scaler"),
+            ],
         )
 
 
@@ -299,7 +364,9 @@ def plain_step_beside_scaler(at: Moment[Step]) -> Iterator[Draft]:
     draft = at.finding(
         "the optimizer is stepped directly although the scaler steps this optimizer",
         trail=[(before.step_at, "the scaler stepped it here")],
-        fix=at.fix("delete the plain step", Applicability.UNSAFE, at.delete_line(at.event.at)) if _own_line(at) else None,
+        fix=at.fix("delete the plain step", Applicability.UNSAFE, at.delete_line(at.event.at))
+        if _own_line(at)
+        else None,
     )
     if before.grads is Grads.SPENT and before.scaler is not None and not before.stepped_plain and not before.fresh:
         yield draft
@@ -322,7 +389,12 @@ def plain_step_beside_scaler_end(at: Moment[Finished]) -> Iterator[Draft]:
 @check("AMP234", on=Step)
 def step_twice(at: Moment[Step]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
-    if at.event.scaler is None or before.stage is not Stage.STEPPED or before.fresh or before.scaler != at.event.scaler.oid:
+    if (
+        at.event.scaler is None
+        or before.stage is not Stage.STEPPED
+        or before.fresh
+        or before.scaler != at.event.scaler.oid
+    ):
         return
     yield at.finding(
         "this optimizer is stepped twice by the scaler before update(): the second step raises",
@@ -334,9 +406,18 @@ def step_twice(at: Moment[Step]) -> Iterator[Draft]:
 def mixed_scalers(at: Moment[Step]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
     scaler = at.event.scaler
-    if scaler is None or before.grads not in (Grads.SCALED, Grads.UNSCALED) or not before.linked or before.scaler in (None, scaler.oid):
+    if (
+        scaler is None
+        or before.grads not in (Grads.SCALED, Grads.UNSCALED)
+        or not before.linked
+        or before.scaler in (None, scaler.oid)
+    ):
         return
-    made = {event.scaler.oid for event in at.interpreter.log if isinstance(event, Scale) and event.scaler.origin == "constructed"}
+    made = {
+        event.scaler.oid
+        for event in at.interpreter.log
+        if isinstance(event, Scale) and event.scaler.origin == "constructed"
+    }
     if scaler.origin == "constructed" and before.scaler in made:
         yield at.finding(
             "these gradients carry the loss scale of another scaler than the one that steps",
@@ -351,7 +432,9 @@ def closure_with_scaler(at: Moment[Step]) -> Iterator[Draft]:
         return
     known = isinstance(closure, Code) or (closure is not None and "closure" in at.interpreter.name_of(closure))
     if known or at.event.optimizer.api.endswith(".LBFGS"):
-        yield at.finding("GradScaler.step does not support a closure: its gradients are not unscaled (and a keyword closure raises)")
+        yield at.finding(
+            "GradScaler.step does not support a closure: its gradients are not unscaled (and a keyword closure raises)"
+        )
 
 
 @check("AMP241", on=Step)
@@ -362,9 +445,16 @@ def optimizer_without_gradients(at: Moment[Step]) -> Iterator[Draft]:
         return
     before = at.state.protocol.get(optimizer.oid)
     frozen = all(at.state.heap.get((oid, "%frozen")) == Literal(True) for oid in modules)
-    others = [each for oid, each in at.state.protocol.optimizers if oid not in (ANY, optimizer.oid) and each.backward_at and each.linked]
+    others = [
+        each
+        for oid, each in at.state.protocol.optimizers
+        if oid not in (ANY, optimizer.oid) and each.backward_at and each.linked
+    ]
     if frozen or (before.grads is Grads.EMPTY and not before.backward_at and others):
-        yield at.finding("this optimizer got no gradient from the scaled loss: step() raises because no inf checks were recorded", confidence=Confidence.MEDIUM)
+        yield at.finding(
+            "this optimizer got no gradient from the scaled loss: step() raises because no inf checks were recorded",
+            confidence=Confidence.MEDIUM,
+        )
 
 
 # --- unscale_ and update -------------------------------------------------------------------------
@@ -379,7 +469,11 @@ def missing_update(at: Moment[Step] | Moment[Unscale]) -> Iterator[Draft]:
     yield at.finding(
         "scaler.update() is not reached before the next step(), which raises",
         at=before.step_at,
-        trail=[(before.step_at, "stepped here"), (before.backward_at, "the next backward"), (at.event.at, "and the scaler is used again without update()")],
+        trail=[
+            (before.step_at, "stepped here"),
+            (before.backward_at, "the next backward"),
+            (at.event.at, "and the scaler is used again without update()"),
+        ],
         fix=_add_update(at, before.step_at),
     )
 
@@ -397,7 +491,9 @@ def _skipped_update(at: Moment[Unscale]) -> Site | None:
     """The update() of this scaler in this function that the path did not take."""
     sites = list(calls(function_of(at).body))
     here = next((site for site in sites if site.leaf.at == at.event.at), None)
-    updates = [site for site in sites if site.method == "update" and here is not None and site.receiver == here.receiver]
+    updates = [
+        site for site in sites if site.method == "update" and here is not None and site.receiver == here.receiver
+    ]
     return updates[-1] if updates else None
 
 
@@ -410,7 +506,10 @@ def unscale_twice(at: Moment[Unscale]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
     if before.stage is not Stage.UNSCALED or before.fresh:
         return
-    yield at.finding("this optimizer was already unscaled since the last update(): the call raises", trail=[(before.unscale_at, "already unscaled here")])
+    yield at.finding(
+        "this optimizer was already unscaled since the last update(): the call raises",
+        trail=[(before.unscale_at, "already unscaled here")],
+    )
 
 
 @check("AMP218", on=Unscale)
@@ -430,7 +529,10 @@ def update_not_reached(at: Moment[Unscale]) -> Iterator[Draft]:
         yield at.finding(
             "on some paths scaler.update() is not reached although unscale_() was called: the next unscale_() raises",
             at=update.leaf.at,
-            trail=[(before.unscale_at, "unscaled here"), (before.backward_at, "the next backward, with no update() between")],
+            trail=[
+                (before.unscale_at, "unscaled here"),
+                (before.backward_at, "the next backward, with no update() between"),
+            ],
         )
 
 
@@ -453,12 +555,20 @@ def unscale_while_accumulating(at: Moment[Unscale] | Moment[Step]) -> Iterator[D
 @check("AMP207", on=Step)
 def update_between_steps(at: Moment[Step]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
-    if at.event.scaler is None or before.updates != "between" or not before.linked or before.grads not in (Grads.SCALED, Grads.UNSCALED):
+    if (
+        at.event.scaler is None
+        or before.updates != "between"
+        or not before.linked
+        or before.grads not in (Grads.SCALED, Grads.UNSCALED)
+    ):
         return
     yield at.finding(
         "update() runs before all optimizers were stepped: the scale may change between them",
         at=before.update_at,
-        trail=[(before.backward_at, "scaled gradients come from here"), (at.event.at, "this optimizer is stepped after the update")],
+        trail=[
+            (before.backward_at, "scaled gradients come from here"),
+            (at.event.at, "this optimizer is stepped after the update"),
+        ],
     )
 
 
@@ -477,7 +587,9 @@ def update_between_unscale_and_step(at: Moment[Step]) -> Iterator[Draft]:
 @check("AMP208", on=Update)
 def update_without_step(at: Moment[Update]) -> Iterator[Draft]:
     if at.event.new_scale is None and at.state.protocol.pending(at.event.scaler.oid) == 0:
-        yield at.finding("there is no step() or unscale_() since the last update(): the call raises because no inf checks were recorded")
+        yield at.finding(
+            "there is no step() or unscale_() since the last update(): the call raises because no inf checks were recorded"
+        )
 
 
 @check("AMP227", on=OpCall)
@@ -485,11 +597,16 @@ def scaled_loss_reused(at: Moment[OpCall]) -> Iterator[Draft]:
     name = at.event.name
     values = [at.event.receiver] if name.startswith("Tensor.") else [value for _, value in at.event.args]
     reads = name in ("Tensor.item", "Tensor.tolist", "Tensor.numpy", "builtins.float", "builtins.print")
-    if not reads or not any(isinstance(value, Tensor) and value.scaled and "gradient" not in value.tags for value in values):
+    if not reads or not any(
+        isinstance(value, Tensor) and value.scaled and "gradient" not in value.tags for value in values
+    ):
         return
     statement = at.home(at.event.at).places.statement(at.event.at)
     if "scale" not in at.text(statement):
-        yield at.finding("this is the loss multiplied by the loss scale; keep the unscaled tensor for logging", trail=[(values[0].at, "scaled here")] if isinstance(values[0], Tensor) else [])
+        yield at.finding(
+            "this is the loss multiplied by the loss scale; keep the unscaled tensor for logging",
+            trail=[(values[0].at, "scaled here")] if isinstance(values[0], Tensor) else [],
+        )
 
 
 __all__ = ["Items"]

@@ -7,14 +7,16 @@ into leaves in evaluation order (see `lint.trace`).
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from amp_doctor.lint import trace as t
 from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted, tests_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _IMPORT_FAULTS = frozenset({"ModuleNotFoundError", "Exception"})
 _MISSING = frozenset({"ImportError", "AttributeError", "TypeError"})  # what a name or parameter of a newer torch raises
@@ -149,7 +151,9 @@ class _Lowering:
     def assign(self, node: cst.Assign) -> None:
         asked = node.value.func if isinstance(node.value, cst.Call) else node.value
         if isinstance(asked, cst.Name | cst.Attribute | cst.Comparison | cst.BooleanOperation) and self.guards(asked):
-            self.version_flags |= {target.target.value for target in node.targets if isinstance(target.target, cst.Name)}
+            self.version_flags |= {
+                target.target.value for target in node.targets if isinstance(target.target, cst.Name)
+            }
         value = self.term(node.value)
         for target in node.targets:
             self.bind(target.target, value, node)
@@ -373,7 +377,14 @@ class _Lowering:
         words = self.words.pop()
         self.words[-1] |= words
         function = t.Function(
-            self.at(node), name, lowered, seq, is_generator=self.yields.pop(), owner=owner, module=self.number, words=frozenset(words)
+            self.at(node),
+            name,
+            lowered,
+            seq,
+            is_generator=self.yields.pop(),
+            owner=owner,
+            module=self.number,
+            words=frozenset(words),
         )
         self.functions.append(function)
         return function

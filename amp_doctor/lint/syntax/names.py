@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from amp_doctor.lint.trace import Term
+if TYPE_CHECKING:
+    from amp_doctor.lint.trace import Term
 
 _REPORTED = (
     "torch.cuda.amp",
@@ -50,11 +52,13 @@ class ImportTable:
         self.stars: list[str] = []
 
     def bind(self, local: str, full: str) -> None:
+        """Remember what an import binds."""
         # The first of two fallbacks is the modern one in practice; keep it.
         if local not in self.table or not self.table[local].startswith("torch.amp"):
             self.table[local] = full
 
     def star(self, module: str) -> None:
+        """Remember a star import."""
         self.stars.append(module)
 
     def may_report(self, node: cst.BaseExpression) -> bool:
@@ -74,10 +78,14 @@ class ImportTable:
         return f"{full}.{rest}" if rest else full
 
     def reported(self, name: str) -> bool:
+        """True for names whose every mention is recorded."""
         return name.startswith(_REPORTED)
 
 
-_VERSION_WORD = re.compile(r"version|hasattr|^parse$|at_least|torch_?(ge|gte|gt|greater|lt|less|newer|older|v?\d)|_(ge|gte|lt)_?\d", re.IGNORECASE)
+_VERSION_WORD = re.compile(
+    r"version|hasattr|^parse$|at_least|torch_?(ge|gte|gt|greater|lt|less|newer|older|v?\d)|_(ge|gte|lt)_?\d",
+    re.IGNORECASE,
+)
 
 
 def tests_version(words: set[str]) -> bool:

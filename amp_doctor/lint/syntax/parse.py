@@ -26,7 +26,10 @@ def parse(source: Source, number: int) -> Module:
     base = number * STRIDE
     lowered = lower(tree, base, number)
     slicer = Slicer(relevant_functions(lowered.functions), gentle=len(source.code) < GENTLE)
-    slicer.prepare((function for function in lowered.functions if rooted(function.words) or function.name == "__init__"), lowered.body)
+    slicer.prepare(
+        (function for function in lowered.functions if rooted(function.words) or function.name == "__init__"),
+        lowered.body,
+    )
     return Module(
         path=source.path,
         file=source.file,

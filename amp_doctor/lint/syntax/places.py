@@ -25,6 +25,7 @@ class Places:
     raw: bytes = b""
 
     def resolve(self) -> dict[cst.CSTNode, tuple[int, int]]:
+        """Compute the byte span of every node, once."""
         if self.spans is None:
             wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
             found = wrapper.resolve(ByteSpanPositionProvider)
@@ -41,7 +42,8 @@ class Places:
         """An offset in the parsed text -> the offset in the file (kept lines are the same letter by letter)."""
         import bisect
 
-        assert self.numbers is not None and self.lines is not None
+        assert self.numbers is not None
+        assert self.lines is not None
         line = bisect.bisect_right(starts, offset) - 1
         if line >= len(self.numbers):
             return len(self.raw)
@@ -85,7 +87,9 @@ class Places:
     def loops(self, at: int, but: int) -> bool:
         """True when a loop holds one node and not the other."""
         (inside, _), (outside, _) = self.bytes_of(at), self.bytes_of(but)
-        spans = [self.bytes_of(self.base + n) for n, node in enumerate(self.nodes) if isinstance(node, cst.For | cst.While)]
+        spans = [
+            self.bytes_of(self.base + n) for n, node in enumerate(self.nodes) if isinstance(node, cst.For | cst.While)
+        ]
         return any(start <= inside < end and not start <= outside < end for start, end in spans)
 
     def line_span(self, at: int) -> tuple[int, int, str]:
@@ -102,6 +106,7 @@ class Places:
         return not isinstance(node, cst.SimpleStatementLine) or len(node.body) == 1
 
     def newline(self) -> str:
+        """The line ending the file is written with."""
         return "\r\n" if "\r\n" in self.code else "\n"
 
     def comment_after(self, at: int) -> bool:

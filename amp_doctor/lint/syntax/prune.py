@@ -86,7 +86,9 @@ def _blocks(lines: list[str]) -> list[_Block]:
             match = _BLOCK.match(line) if stripped[0] in "adc" else None
             if match is not None and not (open_blocks and open_blocks[-1].kind == "def"):
                 start = decorators if decorators >= 0 else number
-                block = _Block(match[2], match[3], indent, start, number, len(lines), open_blocks[-1] if open_blocks else None)
+                block = _Block(
+                    match[2], match[3], indent, start, number, len(lines), open_blocks[-1] if open_blocks else None
+                )
                 found.append(block)
                 open_blocks.append(block)
             decorators = -1
@@ -119,14 +121,21 @@ def _choose(blocks: list[_Block], lines: list[str], trains: bool) -> None:
         block.keep = True
         if block.kind == "def":
             for word in set(_WORD.findall(block.text)):
-                pending += [other for other in named.get(word, ()) if not other.keep and ((other.kind == "class" and trains) or other.parent is None or other.parent is block.parent)]
+                pending += [
+                    other
+                    for other in named.get(word, ())
+                    if not other.keep
+                    and ((other.kind == "class" and trains) or other.parent is None or other.parent is block.parent)
+                ]
         parent = block.parent
         while parent is not None and not parent.keep:
             parent.keep = True
             pending += [other for other in named.get("__init__", ()) if other.parent is parent]
             parent = parent.parent
         if block.kind == "class" and trains:
-            pending += [other for other in blocks if other.parent is block and other.name in ("__init__", "forward", "__call__")]
+            pending += [
+                other for other in blocks if other.parent is block and other.name in ("__init__", "forward", "__call__")
+            ]
 
 
 def _shortened(blocks: list[_Block], lines: list[str]) -> Pruned:
