@@ -198,7 +198,8 @@ FLOAT32_MODULES = re.compile(
     r"torch\.nn\.(LayerNorm|GroupNorm|RMSNorm|Softmax|LogSoftmax|Softmin|Softplus|CosineSimilarity|\w*Loss)$"
 )
 EPS_POSITION = {
-    "LayerNorm": 1, "RMSNorm": 1, "GroupNorm": 2, "BatchNorm1d": 1, "BatchNorm2d": 1, "BatchNorm3d": 1, "SyncBatchNorm": 1,
+    "LayerNorm": 1, "RMSNorm": 1, "GroupNorm": 2, "BatchNorm1d": 1, "BatchNorm2d": 1, "BatchNorm3d": 1,
+    "SyncBatchNorm": 1,
     "InstanceNorm1d": 1, "InstanceNorm2d": 1, "InstanceNorm3d": 1, "CosineSimilarity": 1,
 }  # fmt: skip
 BATCHNORM = re.compile(r"torch\.nn\.((Lazy|Sync)?BatchNorm(1d|2d|3d)?|InstanceNorm[123]d)$")

@@ -351,8 +351,8 @@ def instantiate(m: Interpreter, at: int, cls: Class, args: Args, state: State) -
     instance = Object(
         "instance", oid, api=cls.definition.name, at=at, cls=cls, facts=library.class_facts(m, cls, state)
     )
-    for key in [key for key in state.heap if key[0] == oid]:
-        del state.heap[key]
+    for stale in [place for place in state.heap if place[0] == oid]:
+        del state.heap[stale]
     found = evaluate.find_method(m, cls, "__init__", state)
     if found is None:
         for position, (key, value) in enumerate(args):
@@ -423,7 +423,7 @@ def decorator_contexts(m: Interpreter, function, frame: int, state: State) -> li
     """Decorators that are contexts: `@torch.no_grad()`, `@torch.autocast("cuda")`."""
     found: list[Value] = []
     for term, mark in zip(function.decorators, function.marks, strict=False):
-        value = mark
+        value: Value | None = mark
         if value is None and function.owner is not None and isinstance(term, Name):
             # The decorators of methods are made in the frame of the class body.
             value = state.heap.get((text(Class(function.owner, frame)), term.id))

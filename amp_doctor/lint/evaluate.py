@@ -228,10 +228,13 @@ def property_value(m: Interpreter, code: Code, base: Object, state: State) -> Va
         inner = statements[0].body.items
         if len(inner) == 1 and isinstance(inner[0], Exit) and inner[0].value is not None:
             value = inner[0].value
-            if isinstance(value, Attr) and isinstance(value.base, Name) and code.function.params:
-                if value.base.id == code.function.params[0].name:
-                    return attribute(m, base, value.name, value.at, state)
+            if isinstance(value, Attr) and value.base == Name(value.base.at, _first(code.function)):
+                return attribute(m, base, value.name, value.at, state)
     return Symbol(f"{base.oid}.{code.function.name}", code.function.name)
+
+
+def _first(function: Function) -> str:
+    return function.params[0].name if function.params else ""
 
 
 def bases_of(m: Interpreter, cls: Class, state: State) -> list[Value]:
@@ -436,7 +439,7 @@ def _arithmetic(op: str, left: Any, right: Any) -> Any:
         return None
     try:
         return function(left, right)
-    except Exception:
+    except (ArithmeticError, TypeError, ValueError):
         return None
 
 
@@ -565,8 +568,8 @@ def store(m: Interpreter, target: Item, value: Value, state: State, at: int) -> 
 def unpack(m: Interpreter, targets: tuple[Term, ...], value: Value, state: State, at: int) -> None:
     stars = [position for position, target in enumerate(targets) if isinstance(target, Star)]
     if isinstance(value, Items) and value.exact and not stars and len(value.items) == len(targets):
-        for target, part in zip(targets, value.items, strict=True):
-            bind(m, target, part, state, at)
+        for target, known in zip(targets, value.items, strict=True):
+            bind(m, target, known, state, at)
         return
     if isinstance(value, Items) and value.exact and len(stars) == 1 and len(value.items) >= len(targets) - 1:
         star = stars[0]
@@ -574,12 +577,13 @@ def unpack(m: Interpreter, targets: tuple[Term, ...], value: Value, state: State
         parts = value.items
         middle = Items("list", parts[star : len(parts) - tail])
         split = [*parts[:star], middle, *parts[len(parts) - tail :]]
-        for target, part in zip(targets, split, strict=True):
-            bind(m, target, part, state, at)
+        for target, known in zip(targets, split, strict=True):
+            bind(m, target, known, state, at)
         return
+    part: Value
     for position, target in enumerate(targets):
         if isinstance(value, Tensor):
-            part: Value = value
+            part = value
         elif isinstance(value, Items) and not value.exact and value.items:
             part = value.items[min(position, len(value.items) - 1)]
         else:
@@ -694,7 +698,6 @@ def gather(m: Interpreter, node: Gather, state: State) -> list[State]:
     turns: list[Value | None] = list(known) if known is not None else [None]
     states = [state]
     results: list[list[Value]] = [[]]
-    saved = {}
     if known is None and isinstance(source, Object) and source.role == "params":
         exact = False
     m.loops.append(node.at)
@@ -722,7 +725,6 @@ def gather(m: Interpreter, node: Gather, state: State) -> list[State]:
                 states, results = states[:16], results[:16]
     finally:
         m.loops.pop()
-    del saved
     for each, so_far in zip(states, results, strict=True):
         each.temps[(m.here, node.temp)] = _collected(node.kind, so_far, exact)
     return states

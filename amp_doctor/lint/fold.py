@@ -125,7 +125,13 @@ def _loop(loop: Loop, states: list[Any], machine: Machine[Any]) -> Flow:
         leaving += turning
     seen: list[Any] = []
     for turn in range(MAX_TURNS):
-        fresh = [state for state in unknown if not any(machine.same(state, other) for other in seen)]
+        fresh = []
+        for state in unknown:
+            if not any(machine.same(state, other) for other in seen):
+                fresh.append(state)
+            elif loop.test is None:
+                # A `for` takes no way out before its first turn: a state it began in may leave when it comes back.
+                leaving += machine.advance(loop, state, False)[1]
         if not fresh:
             break
         seen += [machine.copy(state) for state in fresh]

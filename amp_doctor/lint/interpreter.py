@@ -151,11 +151,11 @@ class Interpreter:
         return self.stack[-1].frame if self.stack else self.module.frame
 
     def lookup(self, name: str, state: State) -> Value | None:
-        frame: int | None = self.here
+        frame = self.here
         if name[0] == "%":
             return state.temps.get((frame, name))
         if (frame, f"{name}%global") in state.env:
-            frame = self.root(frame or 0)
+            frame = self.root(frame)
         return self.lookup_from(frame, name, state)
 
     def lookup_from(self, frame: int | None, name: str, state: State) -> Value | None:

@@ -121,7 +121,9 @@ def make_autocast(m: Interpreter, at: int, api: str, args: Args, state: State) -
 
 def make_optimizer(m: Interpreter, at: int, api: str, args: Args, state: State) -> Object:
     params = argument(args, 0, "params")
-    facts = tuple((name, value) for name, value in args if name in ("eps", "fused", "lr"))
+    facts: tuple[tuple[str, Value], ...] = tuple(
+        (name, value) for name, value in args if name is not None and name in ("eps", "fused", "lr")
+    )
     if any(key == "**" for key, _ in args):
         facts = (*facts, ("open", TRUE))
     optimizer = Object(
@@ -129,8 +131,8 @@ def make_optimizer(m: Interpreter, at: int, api: str, args: Args, state: State) 
         f"optimizer@{at}.{m.here}",
         api=api,
         at=at,
-        facts=tuple(sorted(facts, key=lambda pair: pair[0] or "")),
-    )  # type: ignore[arg-type]
+        facts=tuple(sorted(facts, key=lambda pair: pair[0])),
+    )
     modules = modules_of(params)
     state.heap[(optimizer.oid, "%modules")] = Literal("|".join(sorted(modules)))
     casts = {
@@ -162,8 +164,8 @@ def make_module(m: Interpreter, at: int, api: str, args: Args, state: State) -> 
         at=at,
         facts=tuple(sorted(facts, key=lambda p: p[0])),
     )
-    for key in [key for key in state.heap if key[0] == module.oid]:
-        del state.heap[key]
+    for stale in [place for place in state.heap if place[0] == module.oid]:
+        del state.heap[stale]
     dtype = dtype_of(argument(args, None, "dtype"))
     if dtype:
         set_precision(module, dtype, at, state)
@@ -612,7 +614,7 @@ def _looks_like_module(m: Interpreter, value: Symbol, state: State | None = None
     uses = set(m.module.uses.get(value.name, ()))
     if state is not None:
         for store in (state.env, state.heap):
-            uses |= {use for (_, name), held in store.items() if held == value for use in m.module.uses.get(name, ())}  # type: ignore[attr-defined]
+            uses |= {use for (_, name), held in store.items() if held == value for use in m.module.uses.get(name, ())}
     return bool(
         uses
         & {

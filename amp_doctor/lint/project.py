@@ -117,6 +117,7 @@ class Project:
         return found if not (isinstance(found, Symbol | Api)) else symbol
 
     def read(self, m: Interpreter, importer: Module, full: str, level: int) -> Value:
+        """What an import names, from lowering the file that defines it."""
         head, _, last = full.rpartition(".")
         module = self.resolve(importer, full, level)
         if module is not None and not head:
@@ -155,6 +156,7 @@ class Project:
         return None
 
     def inside(self, folder: Path) -> bool:
+        """True for folders of the linted tree."""
         return any(folder == root or root in folder.parents for root in self.roots)
 
     def load(self, file: Path) -> Module | None:
@@ -239,9 +241,9 @@ def definitions(body: Seq) -> Seq:
     kept = []
     for item in body.items:
         inner = item.body.items if isinstance(item, Stmt) else (item,)
-        if all(isinstance(part, Define | DefineClass | Import | Bind | CallLeaf | Seq) for part in inner):
-            if any(isinstance(part, Define | DefineClass | Import | Bind | Seq) for part in inner):
-                kept.append(item)
+        plain = all(isinstance(part, Define | DefineClass | Import | Bind | CallLeaf | Seq) for part in inner)
+        if plain and not all(isinstance(part, CallLeaf) for part in inner):
+            kept.append(item)
     return Seq(tuple(kept))
 
 

@@ -203,16 +203,15 @@ class Slicer:
                     return None
                 return Loop(at, self._cut(head, names), test, target, source, inner, rest)
             case Try(at, body, handlers, other, final):
-                parts = [self._cut(part, names) for part in (body, *handlers, other, final)]
-                if not any(part.items for part in parts):
+                inner, rest, last = (self._cut(part, names) for part in (body, other, final))
+                caught = tuple(self._cut(part, names) for part in handlers)
+                if not any(part.items for part in (inner, *caught, rest, last)):
                     return None
-                inner, *rest = parts
-                caught = tuple(rest[: len(handlers)])
                 if not any(self._tells(part, names) for part in caught) and not any(
                     _leaves_early(part) for part in caught
                 ):
-                    return Seq((*inner.items, *rest[-2].items, *rest[-1].items))
-                return Try(at, inner, caught, rest[-2], rest[-1])
+                    return Seq((*inner.items, *rest.items, *last.items))
+                return Try(at, inner, caught, rest, last)
             case With(at, context, target, body):
                 inner = self._cut(body, names)
                 wanted = self._speaks(context) or bool(set(_names(context)) & names)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.lint import apis, marks
 from amp_doctor.lint.assume import decide
-from amp_doctor.lint.objects import BF16, FP32, HALF, Items, Object, Symbol, Tensor, Value, flat
+from amp_doctor.lint.objects import BF16, FP32, HALF, Object, Symbol, Tensor, Value, flat
 
 if TYPE_CHECKING:
     from amp_doctor.lint.state import Region, State
@@ -30,6 +30,7 @@ def region_dtype(state: State) -> str | None:
 
 
 def region_tag(state: State) -> frozenset[str]:
+    """`fp16` or `bf16` for what is computed in such a region."""
     dtype = region_dtype(state)
     if dtype is None and active_region(state) is not None:
         return frozenset({"region"})
@@ -173,7 +174,3 @@ def module_result(
 def source_keys(value: Value) -> list[Object | Symbol]:
     """The modules and symbols inside a value, for linking."""
     return [item for item in flat(value) if isinstance(item, Object | Symbol)]
-
-
-def is_items(value: Value) -> bool:
-    return isinstance(value, Items)

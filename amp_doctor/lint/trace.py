@@ -8,6 +8,7 @@ order, so a leaf does one thing and a term never forks a path. `at` numbers a sy
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 # --- terms ---------------------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ class Function:
     owner: ClassDef | None = None
     module: int = 0
     words: frozenset[str] = frozenset()
-    marks: tuple[object, ...] = ()  # the values of its decorators, once they were evaluated
+    marks: tuple[Any, ...] = ()  # the values of its decorators, once they were evaluated
 
 
 @dataclass(slots=True, eq=False)

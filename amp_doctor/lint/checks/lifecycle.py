@@ -182,11 +182,8 @@ def scaler_state_not_saved(at: Moment[OpCall]) -> Iterator[Draft]:
         table = next((value for _, value in at.event.args if isinstance(value, Table)), None)
         if table is None or not table.exact:
             return
-        kinds = {
-            value.fact("of").role
-            for _, value in table.pairs
-            if isinstance(value, Object) and value.role == "state" and isinstance(value.fact("of"), Object)
-        }  # type: ignore[union-attr]
+        states = [value.fact("of") for _, value in table.pairs if isinstance(value, Object) and value.role == "state"]
+        kinds = {of.role for of in states if isinstance(of, Object)}
         if "optimizer" in kinds and "scaler" not in kinds:
             place = table.at if table.at else at.event.at
             facts.setdefault("unsaved", []).append(
@@ -261,7 +258,7 @@ def scaler_restored_on_one_rank(at: Moment[OpCall]) -> Iterator[Draft]:
             continue
         if (key.startswith("eq(") and key.endswith(",0)") and truth) or (not truth and key.endswith("rank()")):
             yield at.finding(
-                "the scaler is restored on one rank only: ranks then scale with different factors and DDP averages the mixture"
+                "the scaler is restored on one rank only: ranks then scale differently and DDP averages the mixture"
             )
             return
 
@@ -359,7 +356,7 @@ def nan_guard_around_scaler(at: Moment[OpCall]) -> Iterator[Draft]:
     for branch in paths.branches(function_of(at).body):
         if temp and temp in paths.written(branch.test) and "continue" in paths.exits(branch.then):
             yield at.finding(
-                "the scaler skips steps with inf or nan by itself; leaving the iteration here also skips update(), so the scale never backs off"
+                "the scaler skips steps with inf or nan by itself; leaving here skips update(), so the scale stays"
             )
             return
 
@@ -385,7 +382,7 @@ def partial_accumulation_guard(at: Moment[Finished]) -> Iterator[Draft]:
                 alone = len([site for site in sites if site.method == "zero_grad"]) == 1 and len(steps) == 1
                 if alone and _counts(step.tests) != _counts(zero.tests) and not _nested(step, sites):
                     yield at.finding(
-                        "step and zero_grad do not share the accumulation guard: gradients are dropped or kept at the wrong time",
+                        "step and zero_grad do not share the accumulation guard: gradients are lost or kept by mistake",
                         at=zero.leaf.at,
                         trail=[(step.leaf.at, "stepped here")],
                     )
@@ -417,7 +414,7 @@ def custom_backward_ignores_gradient(at: Moment[Finished]) -> Iterator[Draft]:
         for leaf in _returns(backward.body):
             if _something(leaf):
                 yield at.finding(
-                    "the incoming gradient, which carries the loss scale, is not used: this gradient is not scaled while all others are",
+                    "the incoming gradient, which carries the loss scale, is not used: this gradient is unscaled",
                     at=leaf.at,
                     confidence=Confidence.MEDIUM,
                 )

@@ -542,7 +542,7 @@ def unscale_while_accumulating(at: Moment[Unscale] | Moment[Step]) -> Iterator[D
     if at.event.scaler is None or not before.late:
         return
     if isinstance(at.event, Unscale):
-        update = _skipped_update(at)  # type: ignore[arg-type]
+        update = _skipped_update(at)
         if before.stage is not Stage.UNSCALED or (update is not None and not _accumulates(update)):
             return
     yield at.finding(
@@ -588,7 +588,7 @@ def update_between_unscale_and_step(at: Moment[Step]) -> Iterator[Draft]:
 def update_without_step(at: Moment[Update]) -> Iterator[Draft]:
     if at.event.new_scale is None and at.state.protocol.pending(at.event.scaler.oid) == 0:
         yield at.finding(
-            "there is no step() or unscale_() since the last update(): the call raises because no inf checks were recorded"
+            "there is no step() or unscale_() since the last update(): the call raises for want of inf checks"
         )
 
 

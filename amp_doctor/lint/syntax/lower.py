@@ -680,9 +680,8 @@ def _assigned(blocks: Sequence[t.Seq]) -> list[str]:
     names = []
     for block in blocks:
         for statement in block.items:
-            for item in statement.body.items if isinstance(statement, t.Stmt) else ():
-                if isinstance(item, t.Bind) and isinstance(item.target, t.Name):
-                    names.append(item.target.id)
+            items = statement.body.items if isinstance(statement, t.Stmt) else ()
+            names += [item.target.id for item in items if isinstance(item, t.Bind) and isinstance(item.target, t.Name)]
     return names
 
 

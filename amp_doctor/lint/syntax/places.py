@@ -114,9 +114,6 @@ class Places:
         node = self.nodes[self.statement(at) - self.base]
         return isinstance(node, cst.SimpleStatementLine) and node.trailing_whitespace.comment is not None
 
-    def node_type(self, at: int) -> str:
-        return type(self.nodes[at - self.base]).__name__
-
 
 def _line_starts(raw: bytes) -> list[int]:
     starts = [0]
