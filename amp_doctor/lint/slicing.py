@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 STRONG = re.compile(
     r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|^amp|_amp$|_amp_|GradScaler|clip_grad|nullcontext|HalfTensor|custom_fwd|custom_bwd|"
-    r"^grad$|zero_grad|^isnan$|^isfinite$|^deepcopy$|^state_dict$|^load_state_dict$|^autograd$|^no_grad$|^inference_mode$|^fp16|^bf16|set_default_dtype"
+    r"^requires_grad|upcast|kbit|^grad$|zero_grad|^isnan$|^isfinite$|^deepcopy$|^state_dict$|^load_state_dict$|^autograd$|^no_grad$|^inference_mode$|^fp16|^bf16|set_default_dtype"
 )
 """Words that make a leaf telling on their own."""
 
 ROOT = re.compile(
-    r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|GradScaler|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|_amp|^load_state_dict$"
+    r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|GradScaler|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|_amp|^load_state_dict$|^requires_grad"
 )
 """Words that make a function worth running on its own."""
 
