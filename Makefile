@@ -53,8 +53,10 @@ $(VENV)/bin/python:
 # Stamps, so that a second run installs nothing; they are made anew when the dependencies change.
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m compileall -q amp_doctor
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m compileall -q amp_doctor
 	@touch $(VENV)/installed $@

@@ -256,7 +256,7 @@ def is_module(name: str) -> bool:
         head.startswith("torch.nn")
         and last[:1].isupper()
         and "utils" not in head
-        and last not in ("Parameter", "Module")
+        and last not in ("Parameter", "Buffer", "Module")
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Args = tuple[tuple[str | None, Value], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Construct:
     """An object of a known kind was built: scaler, optimizer, autocast, module, scheduler."""
 
@@ -25,7 +25,7 @@ class Construct:
     args: Args
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Enter:
     """An autocast region begins. `region.enabled` may be undecided."""
 
@@ -33,13 +33,13 @@ class Enter:
     region: Region
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Leave:
     at: int
     region: Region
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Forward:
     """A module (known or merely used as one) is called."""
 
@@ -49,7 +49,7 @@ class Forward:
     result: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scale:
     """`scaler.scale(operand)`; `used` is False for an expression statement."""
 
@@ -60,7 +60,7 @@ class Scale:
     sure: bool = True  # enabled without an assumption made here
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Backward:
     """`tensor.backward()`; `scaler` is the one whose scale the tensor carries, if any."""
 
@@ -70,14 +70,14 @@ class Backward:
     sources: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Unscale:
     at: int
     scaler: Object
     optimizer: Object
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Clip:
     """A clip of gradients; `owners` are the oids of the optimizers that own them, () when unknown."""
 
@@ -88,7 +88,7 @@ class Clip:
     max_norm: Value | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GradRead:
     """`p.grad` was read or changed. how: read, write, drop (set to None or zeroed), test (is it None?)."""
 
@@ -97,7 +97,7 @@ class GradRead:
     owners: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Step:
     """An optimizer step: through `scaler`, or plain when None."""
 
@@ -107,14 +107,14 @@ class Step:
     closure: Value | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Update:
     at: int
     scaler: Object
     new_scale: Value | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ZeroGrad:
     """Gradients dropped: of these optimizers, or of all when None."""
 
@@ -122,7 +122,7 @@ class ZeroGrad:
     owners: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cast:
     """`.half()`, `.float()`, `.to(dtype)` on a module or tensor. how is the method name."""
 
@@ -133,7 +133,7 @@ class Cast:
     used: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OpCall:
     """A call of a library function or tensor method that a check may want to see.
 
@@ -157,7 +157,7 @@ class OpCall:
         return plain[position] if position < len(plain) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Operation:
     """A binary operator on at least one tensor."""
 
@@ -168,7 +168,7 @@ class Operation:
     result: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Store:
     """`target[index] = value`."""
 
@@ -178,7 +178,7 @@ class Store:
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Choose:
     """A value chosen by a condition: `a if test else b`, or the two arms of an `if` that bind one name."""
 
@@ -188,7 +188,7 @@ class Choose:
     other: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NoneCall:
     """A method called on None: only reported when the path explains why it is None."""
 
@@ -196,7 +196,7 @@ class NoneCall:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Escape:
     """A scaler or optimizer went to code that is not seen."""
 
@@ -204,7 +204,7 @@ class Escape:
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Returned:
     """An entry function returned this value."""
 

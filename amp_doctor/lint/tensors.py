@@ -167,7 +167,9 @@ def module_result(
     if apis.LOSSISH.search(name):
         return Tensor(None, False, base.scaled, sources, tags | {"loss"}, at)
     if low is not None:
-        return Tensor(low, False, base.scaled, sources, tags | {"output"}, at)
+        # A function that was imported, and is not seen, is less likely a model.
+        imported = isinstance(module, Symbol) and (".py:" in module.key or module.key.startswith("import:"))
+        return Tensor(None if imported else low, False, base.scaled, sources, tags | {"output"}, at)
     return Tensor(precision, False, base.scaled, sources, tags | {"output"}, at)
 
 
