@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -45,6 +46,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the status that DESIGN section 6 gives the outcome."""
+    # Importing libcst and lowering trees makes many objects and hardly any garbage: the collector would only get in
+    # the way (it takes a tenth of the start-up).
+    gc.set_threshold(200_000, 20, 20)
     sys.exit(status_of(arguments))
 
 

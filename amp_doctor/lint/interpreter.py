@@ -266,8 +266,21 @@ class Interpreter:
             evaluate.bind(self, loop.target, element, state, loop.at)
         return [state], leaving
 
-    def turned(self, loop: Loop, states: list[State]) -> list[State]:
-        return states
+    def turned(self, loop: Loop, states: list[State], begun: list[State]) -> list[State]:
+        """What the first turn of a `for` has come to; it began in `begun`.
+
+        A loop that picks some of its elements, as `if i != wanted: continue` does, is taken to pick at least one:
+        a path on which a test of the element made the turn do nothing is left out where another did something.
+        """
+        before = {id(state.protocol) for state in begun}
+        if all(id(state.protocol) in before for state in states):
+            return states
+        element = f"each@{loop.at}"
+        return [
+            state
+            for state in states
+            if id(state.protocol) not in before or not any(element in known for known in state.known)
+        ]
 
     def gather(self, node: Gather, state: State) -> list[State]:
         return evaluate.gather(self, node, state)

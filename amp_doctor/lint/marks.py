@@ -98,7 +98,7 @@ def lost(value: Value | None) -> bool:
 def is_number(value: Value) -> bool:
     """True for what is surely a Python number, which promotes no tensor."""
     if isinstance(value, Literal):
-        return True
+        return isinstance(value.value, int | float)
     return isinstance(value, Symbol) and _COUNTED.search(value.key) is not None
 
 

@@ -84,6 +84,8 @@ _FACTORIES = frozenset(
         "as_tensor",
     ]
 )
+_INDEXING = frozenset("nonzero bool long argsort logical_not logical_and logical_or".split())
+"""Methods that make indices or masks."""
 _SINKS = frozenset(["item", "tolist", "numpy"])
 _TENSOR_METHODS = frozenset(
     [
@@ -414,6 +416,8 @@ def symbol_method(
         last = next((str(v.value) for _, v in args if isinstance(v, Literal) and isinstance(v.value, str)), name)
         return [(Symbol(f"{receiver.key}.{name}({label})", last), state)]
     inputs = tensors.tensors_in([value for _, value in args])
+    if name in _INDEXING:
+        return [(Tensor("other", at=at), state)]
     if name in _TENSOR_METHODS and not inputs and not library._looks_like_module(m, receiver):
         if name in ("item", "numpy", "tolist"):
             return [(evaluate.fresh(m, f"call@{at}", name, state), state)]

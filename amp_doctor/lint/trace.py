@@ -13,13 +13,13 @@ from typing import Any
 # --- terms ---------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Name:
     at: int
     id: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Const:
     """A literal: None, bool, int, float, complex, str, bytes or Ellipsis."""
 
@@ -27,14 +27,14 @@ class Const:
     value: object
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Attr:
     at: int
     base: Term
     name: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Item:
     """`base[index]`; several indices are a tuple index, a slice is None."""
 
@@ -43,7 +43,7 @@ class Item:
     index: tuple[Term | None, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Display:
     """A list, tuple or set display; a starred item stands as Star."""
 
@@ -52,13 +52,13 @@ class Display:
     items: tuple[Term, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Star:
     at: int
     value: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Mapping:
     """A dict display; a None key is `**value`."""
 
@@ -66,7 +66,7 @@ class Mapping:
     pairs: tuple[tuple[Term | None, Term], ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Binary:
     at: int
     op: str
@@ -74,14 +74,14 @@ class Binary:
     right: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Unary:
     at: int
     op: str
     operand: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Compare:
     """`left op right`; a chain becomes a Boolean of several."""
 
@@ -91,14 +91,14 @@ class Compare:
     right: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Boolean:
     at: int
     op: str
     items: tuple[Term, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Closure:
     """A lambda, or a nested `def` used as a value."""
 
@@ -106,7 +106,7 @@ class Closure:
     function: Function
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Opaque:
     """Anything whose value nobody needs; its parts are still evaluated."""
 
@@ -120,7 +120,7 @@ Term = Name | Const | Attr | Item | Display | Star | Mapping | Binary | Unary | 
 # --- functions and classes -----------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Param:
     name: str
     kind: str  # "positional", "keyword", "*", "**"
@@ -129,7 +129,7 @@ class Param:
     at: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Function:
     """A `def` or lambda: its body is a Trace, its decorators and defaults are terms."""
 
@@ -146,7 +146,7 @@ class Function:
     marks: tuple[Any, ...] = ()  # the values of its decorators, once they were evaluated
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ClassDef:
     at: int
     name: str
@@ -160,7 +160,7 @@ class ClassDef:
 # --- leaves --------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Bind:
     """`target = value`."""
 
@@ -169,7 +169,7 @@ class Bind:
     value: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Augment:
     """`target op= value`."""
 
@@ -179,7 +179,7 @@ class Augment:
     value: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CallLeaf:
     """`temp = func(args)`; the only leaf that can follow a function."""
 
@@ -190,7 +190,7 @@ class CallLeaf:
     used: bool = True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Evaluate:
     """An expression statement that is no call."""
 
@@ -198,19 +198,19 @@ class Evaluate:
     value: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Define:
     at: int
     function: Function
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DefineClass:
     at: int
     definition: ClassDef
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Import:
     """Names bound by an import: (local name, canonical dotted name, relative level)."""
 
@@ -218,7 +218,7 @@ class Import:
     names: tuple[tuple[str, str, int], ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Forget:
     """`del name`, `global`-style rebinding, an `except ... as name`: the name is unknown from here."""
 
@@ -226,7 +226,7 @@ class Forget:
     target: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Exit:
     """`return`, `raise`, `break` or `continue`."""
 
@@ -241,12 +241,12 @@ Leaf = Bind | Augment | CallLeaf | Evaluate | Define | DefineClass | Import | Fo
 # --- tree ----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Seq:
     items: tuple[Trace, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Branch:
     at: int
     test: Term
@@ -254,7 +254,7 @@ class Branch:
     other: Seq
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Loop:
     """A `for` (target and source given) or a `while` (test given; `head` holds the calls of the test)."""
 
@@ -267,7 +267,7 @@ class Loop:
     other: Seq
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Gather:
     """A comprehension: like a loop, but its turns collect `element` into `temp`."""
 
@@ -280,7 +280,7 @@ class Gather:
     element: Term
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Try:
     at: int
     body: Seq
@@ -289,7 +289,7 @@ class Try:
     final: Seq
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class With:
     """One context manager around a body; several nest."""
 
@@ -299,7 +299,7 @@ class With:
     body: Seq
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Stmt:
     """The trace of one source statement; `at` is the statement itself."""
 

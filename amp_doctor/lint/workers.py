@@ -70,7 +70,6 @@ def in_workers(
     import select
 
     # Collections in the children would touch, and so copy, every page they share with us.
-    gc.collect()
     gc.freeze()
     waiting = list(reversed(range(len(tasks))))
     workers: dict[int, _Worker[T]] = {}
