@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amp_doctor.lint.project import Module, Project
+    from amp_doctor.lint.typestate import Protocol
 
 MAX_STATES = 24
 MAX_DEPTH = 5
@@ -266,21 +267,19 @@ class Interpreter:
             evaluate.bind(self, loop.target, element, state, loop.at)
         return [state], leaving
 
-    def turned(self, loop: Loop, states: list[State], begun: list[State]) -> list[State]:
-        """What the first turn of a `for` has come to; it began in `begun`.
+    def begun(self, loop: Loop, states: list[State]) -> dict[int, Protocol]:
+        return {id(state.protocol): state.protocol for state in states}
 
-        A loop that picks some of its elements, as `if i != wanted: continue` does, is taken to pick at least one:
-        a path on which a test of the element made the turn do nothing is left out where another did something.
+    def turned(self, loop: Loop, states: list[State], begun: dict[int, Protocol]) -> list[State]:
+        """What the first turn of a `for` has come to.
+
+        One that picks some of its elements is taken to pick at least one: a path on which the turn did nothing
+        is left out where another did something.
         """
-        before = {id(state.protocol) for state in begun}
-        if all(id(state.protocol) in before for state in states):
-            return states
-        element = f"each@{loop.at}"
-        return [
-            state
-            for state in states
-            if id(state.protocol) not in before or not any(element in known for known in state.known)
-        ]
+        from amp_doctor.lint.paths import picks
+
+        active = [state for state in states if id(state.protocol) not in begun]
+        return active if active and len(active) < len(states) and picks(loop) else states
 
     def gather(self, node: Gather, state: State) -> list[State]:
         return evaluate.gather(self, node, state)

@@ -19,8 +19,10 @@ TRAINING = 120_000
 
 _BLOCK = re.compile(r"([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
 _TELLING = re.compile(
-    r"autocast|[Ss]caler|unscale_|backward\b|\.half\(|float16|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|scale_loss|set_autocast|is_autocast"
+    r"autocast|[Ss]caler|unscale_|backward\b|\.half\(|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|"
+    r"scale_loss|(?:cuda|cpu)\.amp|apex|(?<![=!<>])=\s*torch\.(?:float16|half)\b|\.to\(\s*torch\.(?:float16|half)\b|float16[\"']\)"
 )
+"""Words that make a function worth reading. A comparison with float16 says nothing; a cast to it does."""
 _TRAINS = re.compile(r"\.backward\(")
 _REGION = re.compile(r"autocast\(|GradScaler")
 _WORD = re.compile(r"\w+")
@@ -44,6 +46,7 @@ class _Block:
     end: int  # first line after it
     parent: _Block | None
     text: str = ""
+    code: str = ""  # without the lines of strings and comments
     keep: bool = False
 
 
@@ -52,15 +55,21 @@ def prune(code: str) -> Pruned:
     if len(code) < SMALL or (len(code) < TRAINING and _TRAINS.search(code) and _REGION.search(code)):
         return Pruned(code)
     lines = code.splitlines(keepends=True)
-    blocks = _blocks(lines)
+    plain: list[str] = []
+    blocks = _blocks(lines, plain)
+    if not _TELLING.search("".join(plain)):
+        return Pruned("", [])  # mixed precision is only talked about, in docstrings and comments
     if not blocks:
         return Pruned(code)
-    _choose(blocks, lines, bool(_TRAINS.search(code)))
+    _choose(blocks, lines, plain, bool(_TRAINS.search(code)))
     return _shortened(blocks, lines)
 
 
-def _blocks(lines: list[str]) -> list[_Block]:
-    """Functions and classes with their extent, outer before inner; functions inside functions belong to them."""
+def _blocks(lines: list[str], plain: list[str]) -> list[_Block]:
+    """Functions and classes with their extent, outer before inner; functions inside functions belong to them.
+
+    `plain` is filled with the lines, those of multi-line strings and comments left empty.
+    """
     found: list[_Block] = []
     open_blocks: list[_Block] = []
     in_string = ""
@@ -68,10 +77,12 @@ def _blocks(lines: list[str]) -> list[_Block]:
     depth = 0  # indentation of the decorator that is being read
     for number, line in enumerate(lines):
         if in_string:
+            plain.append("")
             if in_string in line:
                 in_string = ""
             continue
         stripped = line.lstrip()
+        plain.append("" if stripped.startswith(("#", '"""', "r\"\"\"")) else line)
         if not stripped or stripped[0] in "#)]}":
             continue
         indent = len(line) - len(stripped)
@@ -104,7 +115,7 @@ def _opens(line: str) -> str:
     return ""
 
 
-def _choose(blocks: list[_Block], lines: list[str], trains: bool) -> None:
+def _choose(blocks: list[_Block], lines: list[str], plain: list[str], trains: bool) -> None:
     """Keep functions that speak of mixed precision, what they call here, and the __init__ of their classes.
 
     In a file that trains, the classes that such functions name are kept too: their models and their losses.
@@ -112,15 +123,16 @@ def _choose(blocks: list[_Block], lines: list[str], trains: bool) -> None:
     named: dict[str, list[_Block]] = {}
     for block in blocks:
         block.text = "".join(lines[block.start : block.end])
+        block.code = "".join(plain[block.start : block.end])
         named.setdefault(block.name, []).append(block)
-    pending = [block for block in blocks if block.kind == "def" and _TELLING.search(block.text)]
+    pending = [block for block in blocks if block.kind == "def" and _TELLING.search(block.code)]
     while pending:
         block = pending.pop()
         if block.keep:
             continue
         block.keep = True
         if block.kind == "def":
-            for word in set(_WORD.findall(block.text)):
+            for word in set(_WORD.findall(block.code)):
                 pending += [
                     other
                     for other in named.get(word, ())
