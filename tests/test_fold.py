@@ -96,7 +96,10 @@ class Automaton:
         state.n = EVENTS[target_of(loop)][state.n][0]
         return [state], leaving
 
-    def turned(self, _loop: Loop, states: list[Path]) -> list[Path]:
+    def begun(self, _loop: Loop, _states: list[Path]) -> None:
+        return None
+
+    def turned(self, _loop: Loop, states: list[Path], _begun: None) -> list[Path]:
         return states
 
     def gather(self, node: Gather, state: Path) -> list[Path]:

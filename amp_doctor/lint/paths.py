@@ -180,6 +180,31 @@ def exits(body: Seq) -> set[str]:
     return found
 
 
+def picks(loop: Loop) -> bool:
+    """True when a `for` does something for some of its elements only: `if i != wanted: continue`, or one whole `if`."""
+    names = _named(loop.target)
+    for item in loop.body.items:
+        parts = item.body.items if isinstance(item, Stmt) else (item,)
+        if not parts or not isinstance(parts[-1], Branch):
+            continue
+        branch = parts[-1]
+        alone = len(loop.body.items) == 1 and not branch.other.items
+        asked = (*parts[:-1], branch.test)  # calls in the test stand before the branch
+        if (alone or exits(branch.then) == {"continue"}) and any(loads(part, name) for part in asked for name in names):
+            return True
+    return False
+
+
+def _named(target: Term | None) -> list[str]:
+    match target:
+        case Name(_, name):
+            return [name]
+        case Display(_, _, items):
+            return [name for item in items for name in _named(item)]
+        case _:
+            return []
+
+
 def branches(body: Seq) -> Iterator[Branch]:
     """Every branch in a body, outer before inner."""
     for item in body.items:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Applicability, Confidence, Fix
 from amp_doctor.lint.apis import FRAMEWORK_WORDS
+from amp_doctor.lint.assume import none_test
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Backward, Clip, GradRead, OpCall, Scale, Step, Unscale, Update
-from amp_doctor.lint.objects import Code, Items, Literal, Object, Tensor
+from amp_doctor.lint.objects import Code, Items, Literal, Object, Symbol, Tensor, Value
 from amp_doctor.lint.paths import Site, calls, loads
 from amp_doctor.lint.protocol import parameters_of
-from amp_doctor.lint.trace import Bind, Function, Name, Seq, Stmt
+from amp_doctor.lint.trace import Bind, Const, Function, Name, Seq, Stmt
 from amp_doctor.lint.typestate import ANY, Grads, Optimizer, Stage
 
 if TYPE_CHECKING:
@@ -431,10 +432,19 @@ def closure_with_scaler(at: Moment[Step]) -> Iterator[Draft]:
     if at.event.scaler is None:
         return
     known = isinstance(closure, Code) or (closure is not None and "closure" in at.interpreter.name_of(closure))
-    if known or at.event.optimizer.api.endswith(".LBFGS"):
+    if (known and not _left_out(at, closure)) or at.event.optimizer.api.endswith(".LBFGS"):
         yield at.finding(
             "GradScaler.step does not support a closure: its gradients are not unscaled (and a keyword closure raises)"
         )
+
+
+def _left_out(at: Moment[Step], value: Value | None) -> bool:
+    """True for an argument handed on that is None unless a caller gives one."""
+    if not isinstance(value, Symbol) or not at.interpreter.stack or at.decide(none_test(value)) is False:
+        return False
+    defaults = {param.name: param.default for param in function_of(at).params}
+    default = defaults.get(value.name)
+    return isinstance(default, Const) and default.value is None
 
 
 @check("AMP241", on=Step)
