@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
 from amp_doctor.finding import Applicability, Confidence
+from amp_doctor.lint import paths
 from amp_doctor.lint.apis import AUTOCASTS
 from amp_doctor.lint.checks import mentions
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, Reference, check
 from amp_doctor.lint.events import OpCall
 from amp_doctor.lint.objects import Tensor
+from amp_doctor.lint.trace import Attr, Branch, CallLeaf, Const, Name, Seq, Stmt, Unary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from amp_doctor.lint.checks.scopes import Names
+    from collections.abc import Iterator
 
 # --- autocast as an object -----------------------------------------------------------------------
 
@@ -51,6 +50,8 @@ def not_entered(at: Moment[Reference]) -> Iterator[Draft]:
 
 def _never_read(at: Moment[Reference], reference: Reference) -> bool:
     """The call is bound to a local variable that nothing reads."""
+    if not at.module.places.simple(reference.at):
+        return False
     statement = at.text(at.module.places.statement(reference.at))
     target = re.match(r"(\w+)\s*=\s*", statement)
     if target is None or statement[target.end() :].strip() != at.text(reference.at):
@@ -123,54 +124,50 @@ _NOTHING = ("nullcontext", "suppress", "dummy_context", "null_context")
 @check("AMP123", on=Finished)
 def inverted_flag(at: Moment[Finished]) -> Iterator[Draft]:
     """The flag for mixed precision chooses autocast when it is off."""
-    made = [one.at for one in at.module.references if one.how == "call" and one.name in AUTOCASTS]
-    known = mentions.names(at) if made else None
-    if known is None:
+    made = {one.at for one in at.module.references if one.how == "call" and one.name in AUTOCASTS}
+    if not made:
         return
-    calls = {at.module.places.bytes_of(call)[0]: call for call in made}
-    for node in ast.walk(known.tree):
-        if isinstance(node, ast.If | ast.IfExp):
-            flag, off, on = _arms(node)
-            context = _autocast(known, off, calls) if flag else None
-            if context and not _autocast(known, on, calls) and (isinstance(node, ast.If) or _nothing(on)):
+    for body in (at.module.body, *(function.body for function in at.module.functions)):
+        for branch in paths.branches(body):
+            flag, off, on = _arms(branch)
+            context = _entered(off, made) if flag else None
+            if context is not None and _entered(on, made) is None and (_statement(branch) or _nothing(on)):
                 words = f"autocast is entered only when {flag} is false"
                 yield at.finding(words, at=context, confidence=Confidence.MEDIUM)
 
 
-def _arms(node: ast.If | ast.IfExp) -> tuple[str, Sequence[ast.AST], Sequence[ast.AST]]:
+def _arms(branch: Branch) -> tuple[str, Seq, Seq]:
     """The flag that is tested ("" when it is none), what runs when it is off, and what when it is on."""
-    body = node.body if isinstance(node.body, list) else [node.body]
-    orelse = node.orelse if isinstance(node.orelse, list) else [node.orelse]
-    test = node.test
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test, body, orelse = test.operand, orelse, body
-    name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
-    flag = ast.unparse(test) if _SWITCH.match(name.lower()) else ""
-    return flag, orelse, body
+    test, on, off = branch.test, branch.then, branch.other
+    if isinstance(test, Unary) and test.op == "Not":
+        test, on, off = test.operand, off, on
+    flag = paths.written(test) if isinstance(test, Name | Attr) else ""
+    return (flag if _SWITCH.match(flag.rpartition(".")[2].lower()) else ""), off, on
 
 
-def _autocast(known: Names, arm: Sequence[ast.AST], calls: dict[int, int]) -> int | None:
-    """The autocast that an arm enters or binds at once."""
-    for part in arm:
-        contexts: list[ast.AST] = [part]
-        if isinstance(part, ast.With):
-            contexts = [item.context_expr for item in part.items]
-        elif isinstance(part, ast.Assign | ast.Return) and part.value is not None:
-            contexts = [part.value]
-        for call in contexts:
-            if isinstance(call, ast.Call) and known.offset(call) in calls and not _off(call):
-                return calls[known.offset(call)]
+def _entered(arm: Seq, made: set[int]) -> int | None:
+    """The autocast that an arm makes itself (to enter or to bind it), unless that one is switched by its arguments."""
+    for item in arm.items:
+        if isinstance(item, Stmt):
+            found = _entered(item.body, made)
+            if found is not None:
+                return found
+        elif isinstance(item, CallLeaf) and item.at in made and not _off(item):
+            return item.at
     return None
 
 
-def _off(call: ast.Call) -> bool:
+def _off(call: CallLeaf) -> bool:
     """The call has `enabled=False`, or an `enabled` of its own, or a lone False."""
-    plain = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
-    return False in plain or any(keyword.arg == "enabled" for keyword in call.keywords)
+    return any(key == "enabled" or (key is None and isinstance(v, Const) and v.value is False) for key, v in call.args)
 
 
-def _nothing(arm: Sequence[ast.AST]) -> bool:
+def _statement(branch: Branch) -> bool:
+    """An `if` statement, not a conditional expression (whose arms only bind its result)."""
+    return any(isinstance(item, Stmt) for item in (*branch.then.items, *branch.other.items))
+
+
+def _nothing(arm: Seq) -> bool:
     """A context that does nothing."""
-    (part,) = arm
-    name = ast.unparse(part.func) if isinstance(part, ast.Call) else ""
-    return name.rpartition(".")[2] in _NOTHING
+    calls = [item for item in arm.items if isinstance(item, CallLeaf)]
+    return len(calls) == 1 and paths.written(calls[0].func).rpartition(".")[2] in _NOTHING

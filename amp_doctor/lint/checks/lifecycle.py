@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from amp_doctor.finding import Confidence
-from amp_doctor.lint import paths
+from amp_doctor.lint import library, paths
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.checks.scaling import function_of
 from amp_doctor.lint.events import Backward, Construct, NoneCall, OpCall, Scale, Step
@@ -180,19 +180,31 @@ def scaler_state_not_saved(at: Moment[OpCall]) -> Iterator[Draft]:
     facts = at.interpreter.facts
     if at.event.name == "torch.save":
         table = next((value for _, value in at.event.args if isinstance(value, Table)), None)
-        if table is None or not table.exact:
+        if table is None:
             return
         states = [value.fact("of") for _, value in table.pairs if isinstance(value, Object) and value.role == "state"]
         kinds = {of.role for of in states if isinstance(of, Object)}
         if "optimizer" in kinds and "scaler" not in kinds:
-            place = table.at if table.at else at.event.at
-            facts.setdefault("unsaved", []).append(
-                at.finding("the checkpoint has the state of the optimizer but not the state of the scaler", at=place)
+            facts.setdefault("unsaved", {})[at.event.at] = at.finding(
+                "the checkpoint has the state of the optimizer but not the state of the scaler",
+                trail=[(table.at, "made here")],
             )
-    elif at.event.name == "Optimizer.load_state_dict":
-        facts.setdefault("restored", []).append(at.finding("the optimizer is restored but not the state of the scaler"))
-    return
-    yield
+        else:
+            facts.setdefault("complete", set()).add(at.event.at)
+    elif at.event.name == "Optimizer.load_state_dict" or (
+        at.event.name == "Symbol.load_state_dict" and library.as_optimizer_by_use(at.interpreter, at.event.receiver)
+    ):
+        facts.setdefault("loaded", set()).update(_blobs(at))
+        facts.setdefault("restored", {})[at.event.at] = at.finding(
+            "the optimizer is restored but not the state of the scaler"
+        )
+    elif at.event.name == "GradScaler.load_state_dict" and _blobs(at) & facts.get("loaded", set()):
+        yield at.finding("the scaler is given the state of the optimizer, not the state of the scaler")
+
+
+def _blobs(at: Moment[OpCall]) -> set[str]:
+    """The entry of a checkpoint that is loaded: `checkpoint["optimizer"]`."""
+    return {value.key for _, value in at.event.args if isinstance(value, Symbol) and value.key.endswith("]")}
 
 
 @check("AMP229", on=Finished)
@@ -209,10 +221,12 @@ def scaler_state_not_saved_end(at: Moment[Finished]) -> Iterator[Draft]:
     uses = at.module.uses
     saved = saved or any("scaler" in name and "state_dict" in methods for name, methods in uses.items())
     loaded = loaded or any("scaler" in name and "load_state_dict" in methods for name, methods in uses.items())
-    if scaling and not saved and not loaded:
-        yield from facts.get("unsaved", [])
-    elif scaling and saved and not loaded:
-        yield from facts.get("restored", [])
+    if not scaling or loaded:
+        return
+    if saved or facts.get("unsaved"):
+        yield from facts.get("restored", {}).values()
+    if not saved:
+        yield from (draft for place, draft in facts.get("unsaved", {}).items() if place not in facts.get("complete", ()))
 
 
 @check("AMP230", on=OpCall)
@@ -366,6 +380,8 @@ def nan_guard_around_scaler(at: Moment[OpCall]) -> Iterator[Draft]:
 
 @check("AMP225", on=Finished)
 def partial_accumulation_guard(at: Moment[Finished]) -> Iterator[Draft]:
+    if "zero_grad" not in at.module.words:
+        return
     for function in (*at.module.functions, Function(0, "<module>", (), at.module.body)):
         sites = list(paths.calls(function.body))
         scalers = {site.receiver for site in sites if site.method in ("scale", "update", "unscale_")}

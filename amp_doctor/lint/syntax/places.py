@@ -100,6 +100,10 @@ class Places:
         last = len(self.raw) if newline < 0 else newline + 1
         return first, last, self.raw[first:start].decode("utf-8")
 
+    def simple(self, at: int) -> bool:
+        """True when the statement of a node is no compound one (`with`, `if`, `for` ...)."""
+        return isinstance(self.nodes[self.statement(at) - self.base], cst.SimpleStatementLine)
+
     def alone(self, at: int) -> bool:
         """True when the statement of a node shares its lines with no other statement."""
         node = self.nodes[self.statement(at) - self.base]
