@@ -139,6 +139,10 @@ def _definitions_only(m: Interpreter) -> list[State]:
     m.quiet += 1
     try:
         flow = fold(definitions(m.module.body), [State()], m)
+    except OutOfBudget:
+        m.silences += 1
+        m.spent = 0
+        return [State()]
     finally:
         m.quiet -= 1
         m.stack.clear()
