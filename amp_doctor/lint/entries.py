@@ -6,7 +6,7 @@ Methods start from what `__init__` (and other methods that set up scalers, optim
 
 from __future__ import annotations
 
-from amp_doctor.lint import calls, evaluate, library
+from amp_doctor.lint import calls, evaluate, library, paths
 from amp_doctor.lint.checks.registry import Finished
 from amp_doctor.lint.fold import fold
 from amp_doctor.lint.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
@@ -29,9 +29,12 @@ def interpret(m: Interpreter) -> None:
     plain = [function for function in m.module.functions if id(function) not in methods and function.name != "<lambda>"]
     try:
         for function in plain:
-            if _top_level(m, function) and rooted(function.words):
+            if _top_level(m, function) and (rooted(function.words) or function.words & m.module.slicer.relevant):
                 for root in roots:
                     _run_function(m, function, root.copy())
+        for function in _callers(m, plain):
+            for root in roots:
+                _run_function(m, function, root.copy())
         for definition in m.module.classes:
             if not any(rooted(function.words) for function in definition.methods.values()):
                 continue
@@ -42,6 +45,19 @@ def interpret(m: Interpreter) -> None:
     except OutOfBudget:
         m.silences += 1
     m.report(m, Finished(tuple(m.log)), State())  # type: ignore[arg-type]
+
+
+def _callers(m: Interpreter, functions: list[Function]) -> list[Function]:
+    """Functions that only call, in a loop, one that makes a scaler: what it makes there does not last."""
+    makers = {function.name for function in functions if "GradScaler" in function.words}
+    return [
+        function
+        for function in functions
+        if _top_level(m, function)
+        and not rooted(function.words)
+        and function.words & makers
+        and any(site.loops and site.method in makers for site in paths.calls(function.body))
+    ]
 
 
 def _top_level(m: Interpreter, function: Function) -> bool:

@@ -179,6 +179,9 @@ def attribute(m: Interpreter, base: Value, name: str, at: int, state: State) -> 
                 return Tensor("other", at=at)
             if name == "dtype":
                 return Symbol(f"dtype({base.dtype or ''}){'' if base.sure else '?'}@{base.at}", name)
+            if name == "loss" and "output" in base.tags:
+                # What a model returned holds its loss: of unknown precision, but computed where the model ran.
+                return replace(base, dtype=None, sure=False, tags=base.tags - {"output"})
             return Symbol(f"{text(base)}@{base.at}.{name}", name)
         case Class(definition, frame):
             value = state.heap.get((text(base), name))
@@ -339,7 +342,7 @@ def item(m: Interpreter, term: Item, state: State) -> Value:
                 return Symbol(f"{text(base)}[{text(first)}]")
         return Symbol(f"{text(base)}[]@{term.at}")
     if isinstance(base, Tensor):
-        return base
+        return replace(base)  # a part of it: another object, so that `x[a] * x[b]` is no square
     if isinstance(base, Object) and base.role == "gradient":
         return base
     if isinstance(base, Object) and base.role == "module":
@@ -422,6 +425,10 @@ def binary(m: Interpreter, at: int, op: str, left: Value, right: Value, state: S
             return side.having(op=Literal(op))
     if isinstance(left, Items) and isinstance(right, Items) and op == "Add":
         return Items(left.kind, (*left.items, *right.items), left.exact and right.exact)
+    if op == "Add" and all(
+        isinstance(s, Items) or (isinstance(s, Object) and s.role == "params") for s in (left, right)
+    ):
+        return Items("list", (left, right), False)
     if op == "BitOr" and isinstance(left, Table) and isinstance(right, Table):
         return Table((*left.pairs, *right.pairs), left.exact and right.exact)
     if op in ("BitAnd", "BitOr"):

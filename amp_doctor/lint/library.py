@@ -315,9 +315,16 @@ def has_batchnorm(module: Value, state: State, depth: int = 0) -> bool:
 # --- roles by use --------------------------------------------------------------------------------
 
 
-def role_by_use(m: Interpreter, value: Symbol) -> str:
-    """What an unknown object is, judged by the methods the file calls on that name."""
-    name = value.name
+def role_by_use(m: Interpreter, value: Symbol, state: State | None = None) -> str:
+    """What an unknown object is, judged by the methods the file calls on that name (or on a variable that holds it)."""
+    role = _role_of_name(m, value.name)
+    if role or state is None or not value.key.startswith("call@"):
+        return role
+    held = [name for (_, name), known in (*state.env.items(), *state.heap.items()) if known == value]
+    return next((found for name in held if (found := _role_of_name(m, name))), "")
+
+
+def _role_of_name(m: Interpreter, name: str) -> str:
     if not name:
         return ""
     uses = m.module.uses.get(name, set())
@@ -360,6 +367,11 @@ def as_optimizer(m: Interpreter, value: Value | None) -> Object | None:
     return None
 
 
+def as_optimizer_by_use(m: Interpreter, value: Value | None) -> bool:
+    """An unknown object that the file uses as an optimizer."""
+    return isinstance(value, Symbol) and role_by_use(m, value) == "optimizer"
+
+
 # --- methods -------------------------------------------------------------------------------------
 
 
@@ -382,7 +394,11 @@ def call_method(m: Interpreter, at: int, receiver: Value, name: str, args: Args,
         return [(scaler_method(m, at, scaler, name, args, state, used), state)]
     if isinstance(receiver, Object) and receiver.role == "optimizer":
         return [(optimizer_method(m, at, receiver, name, args, state), state)]
-    if isinstance(receiver, Symbol) and name in ("step", "zero_grad") and role_by_use(m, receiver) == "optimizer":
+    if (
+        isinstance(receiver, Symbol)
+        and (name in ("step", "zero_grad") or apis.DOES_BACKWARD.search(name))
+        and role_by_use(m, receiver, state) == "optimizer"
+    ):
         return [(optimizer_method(m, at, Object("optimizer", receiver.key, origin="used"), name, args, state), state)]
     if name in (
         "items",
@@ -485,7 +501,7 @@ def optimizer_method(m: Interpreter, at: int, optimizer: Object, name: str, args
     if name in ("train", "eval"):
         return NONE
     if apis.DOES_BACKWARD.search(name):
-        state.protocol = state.protocol.unknown()
+        state.protocol = state.protocol.touched(optimizer.oid)
     return opaque(m, at, args, state, name)
 
 

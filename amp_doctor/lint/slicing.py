@@ -48,7 +48,7 @@ STRONG = re.compile(
 """Words that make a leaf telling on their own."""
 
 ROOT = re.compile(
-    r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|GradScaler|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|_amp|^load_state_dict$|^requires_grad"
+    r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|GradScaler|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|_amp|^state_dict$|^load_state_dict$|^requires_grad"
 )
 """Words that make a function worth running on its own."""
 

@@ -187,6 +187,14 @@ class Protocol:
                 )
         return after
 
+    def touched(self, oid: str) -> Protocol:
+        """A method of the optimizer's own: it may have changed or dropped the gradients, and no scaler knows of it."""
+        before = self.get(oid)
+        return self.put(
+            oid,
+            replace(before, grads=Grads.UNKNOWN, fresh=False, late=False, plain_too=False, updates="", linked=False),
+        )
+
     def unknown(self, oids: tuple[str, ...] | None = None) -> Protocol:
         """Code that is not seen may have done anything with these optimizers (all when None)."""
         after = self

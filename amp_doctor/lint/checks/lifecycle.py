@@ -226,7 +226,9 @@ def scaler_state_not_saved_end(at: Moment[Finished]) -> Iterator[Draft]:
     if saved or facts.get("unsaved"):
         yield from facts.get("restored", {}).values()
     if not saved:
-        yield from (draft for place, draft in facts.get("unsaved", {}).items() if place not in facts.get("complete", ()))
+        yield from (
+            draft for place, draft in facts.get("unsaved", {}).items() if place not in facts.get("complete", ())
+        )
 
 
 @check("AMP230", on=OpCall)

@@ -514,12 +514,21 @@ def _accumulates(site: Site) -> bool:
 @check("AMP217", on=Unscale)
 def unscale_twice(at: Moment[Unscale]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
-    if before.stage is not Stage.UNSCALED or before.fresh:
+    if before.stage is not Stage.UNSCALED or (before.fresh and not _again(at, before)):
         return
     yield at.finding(
         "this optimizer was already unscaled since the last update(): the call raises",
         trail=[(before.unscale_at, "already unscaled here")],
     )
+
+
+def _again(at: Moment[Unscale], before: Optimizer) -> bool:
+    """Another unscale_() further up in the same pass did it, before one more backward: no path to blame."""
+    sites = {site.leaf.at: site for site in calls(function_of(at).body)}
+    first, second = sites.get(before.unscale_at), sites.get(at.event.at)
+    if first is None or second is None or first.loops != second.loops or first.leaf.at >= second.leaf.at:
+        return False
+    return not any(site.method == "update" and first.leaf.at < site.leaf.at < second.leaf.at for site in sites.values())
 
 
 @check("AMP218", on=Unscale)
@@ -532,7 +541,7 @@ def unscale_after_step(at: Moment[Unscale]) -> Iterator[Draft]:
 @check("AMP206", on=Unscale)
 def update_not_reached(at: Moment[Unscale]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
-    if before.stage is not Stage.UNSCALED or not before.fresh:
+    if before.stage is not Stage.UNSCALED or not before.fresh or _again(at, before):
         return
     update = _skipped_update(at)
     if update is not None and not _accumulates(update):
