@@ -25,7 +25,9 @@ from amp_doctor.lint.objects import (
     Object,
     Symbol,
     Table,
+    Tensor,
     Value,
+    flat,
     text,
 )
 from amp_doctor.lint.state import Region, State
@@ -59,10 +61,10 @@ if TYPE_CHECKING:
 MAX_STATES = 24
 MAX_DEPTH = 5
 MAX_TRAINERS = 4
-BUDGET = 10_000
+BUDGET = 8_000
 """Leaves interpreted per file; past it the rest of the file is left unread (and counted as silence)."""
 
-SHARE = 2_500
+SHARE = 1_500
 """Leaves interpreted per entry point, so that one entangled function does not cost the others theirs."""
 
 
@@ -371,10 +373,15 @@ class Interpreter:
 
     def body(self, function: Function, state: State) -> Seq:
         """What of a function is interpreted: all of it inside an autocast region, else what can matter."""
-        if state.regions:
+        if state.regions or self._given_low(function, state):
             return function.body
         module = self.owners.get(function.module, self.module)
         return module.slicer.slice(function)
+
+    def _given_low(self, function: Function, state: State) -> bool:
+        """An argument of the call is a half-precision tensor: every operation on it matters."""
+        given = (part for param in function.params for part in flat(state.env.get((self.here, param.name))))
+        return any(isinstance(part, Tensor) and part.dtype in (HALF, BF16) for part in given)
 
     # --- helpers ---------------------------------------------------------------------------------
 

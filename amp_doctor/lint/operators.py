@@ -84,6 +84,8 @@ _FACTORIES = frozenset(
         "as_tensor",
     ]
 )
+_LOADERS = frozenset(["from_pretrained", "from_config", "from_single_file"])
+"""Makers of models of other libraries, which take the dtype of the weights."""
 _INDEXING = frozenset("nonzero bool long argsort logical_not logical_and logical_or".split())
 """Methods that make indices or masks."""
 _SINKS = frozenset(["item", "tolist", "numpy"])
@@ -545,6 +547,9 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
             result = plain[0]
         else:
             result = library.opaque(m, at, args, state, last)
+            loaded = dtype or dtype_of(library.argument(args, None, "torch_dtype"))
+            if last in _LOADERS and loaded == HALF and isinstance(result, Symbol):
+                library.set_precision(result, loaded, at, state)
     m.emit(OpCall(at, api, None, args, result, used), state)
     return [(result, state)]
 
