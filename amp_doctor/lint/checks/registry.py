@@ -40,7 +40,7 @@ class Draft:
     confidence: Confidence = Confidence.HIGH
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Moment(Generic[E]):
     """An event, the state before it, and the means to report it."""
 
