@@ -34,10 +34,10 @@ bless: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -q tests/test_rule_pages.py -k readme --bless
 
 ecosystem: $(VENV)/installed-dev
-	$(BIN)/python -m tests.benchmarks.ecosystem
+	$(BIN)/python -m tests.benchmarks.ecosystem $(ARGS)
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python -m tests.benchmarks.lint_speed
+	$(BIN)/python -m tests.benchmarks.lint_speed $(ARGS)
 
 readme: $(VENV)/installed-dev
 	$(BIN)/python docs/draw_report.py $(DEMO) docs/report.svg
