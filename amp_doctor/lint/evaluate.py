@@ -11,6 +11,7 @@ from amp_doctor.lint.assume import negate, none_test
 from amp_doctor.lint.events import GradRead, Operation, Returned, Store
 from amp_doctor.lint.objects import (
     FALSE,
+    FP32,
     TRUE,
     Api,
     Class,
@@ -139,10 +140,13 @@ def evaluate(m: Interpreter, term: Term, state: State) -> Value:
             return Code(function, m.here)
         case Star(_, value):
             return evaluate(m, value, state)
-        case Opaque(at, parts):
+        case Opaque(at, parts, pieces):
             for part in parts:
                 evaluate(m, part, state)
-            return fresh(m, f"value@{at}", "", state)
+            value = fresh(m, f"value@{at}", "", state)
+            if pieces:
+                state.heap[(value.key, "%said")] = Literal(pieces)
+            return value
 
 
 def fresh(m: Interpreter, token: str, name: str, state: State) -> Symbol:
@@ -173,6 +177,8 @@ def attribute(m: Interpreter, base: Value, name: str, at: int, state: State) -> 
                 return base
             if name == "device":
                 return Object("device", f"{text(base)}@{base.at}.device", api="torch.device")
+            if name in ("real", "imag") and base.dtype == tensors.COMPLEX:
+                return replace(base, dtype=FP32)
             if name in ("real", "values"):
                 return base
             if name == "indices":
@@ -481,12 +487,13 @@ def compare(m: Interpreter, at: int, op: str, left: Value, right: Value, state: 
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         m.emit(Operation(at, op, left, right, left), state)
         return fresh(m, f"value@{at}", "", state)
-    if op in ("==", "is"):
-        return Test("eq", (left, right))
-    if op in ("!=", "is not"):
-        return negate(Test("eq", (left, right)))
+    if op in ("==", "is", "!=", "is not"):
+        apart = differs(left, right, state) or differs(right, left, state)
+        equal: Value = FALSE if apart else Test("eq", (left, right))
+        return equal if op in ("==", "is") else negate(equal)
     if op in ("in", "not in"):
-        result = contained(left, right)
+        found = isinstance(left, Literal) and any(str(left.value) in piece for piece in said(right, state))
+        result = TRUE if found else contained(left, right)
         return result if op == "in" else negate(result)
     if isinstance(left, Literal) and isinstance(right, Literal):
         try:
@@ -499,6 +506,17 @@ def compare(m: Interpreter, at: int, op: str, left: Value, right: Value, state: 
     if (isinstance(left, Object) and left.role == "scale") or (isinstance(right, Object) and right.role == "scale"):
         return fresh(m, f"value@{at}", "", state)
     return Symbol(f"({text(left)} {op} {text(right)})", m.name_of(left))
+
+
+def said(value: Value, state: State) -> tuple[str, ...]:
+    """The literal pieces of an f-string: they stand in it, whatever is filled in."""
+    known = state.heap.get((value.key, "%said")) if isinstance(value, Symbol) else None
+    return known.value if isinstance(known, Literal) else ()
+
+
+def differs(value: Value, constant: Value, state: State) -> bool:
+    """An f-string is no constant that lacks one of its pieces."""
+    return isinstance(constant, Literal) and any(piece not in str(constant.value) for piece in said(value, state))
 
 
 def contained(left: Value, right: Value) -> Value:

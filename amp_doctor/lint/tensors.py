@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from amp_doctor.lint.state import Region, State
 
 LOW = (HALF, BF16)
+COMPLEX = "complex"
+"""Any complex dtype: autocast leaves such tensors alone."""
 
 
 def active_region(state: State) -> Region | None:
@@ -75,6 +77,9 @@ def merged(inputs: list[Tensor]) -> Tensor:
 
 
 _INHERITED = frozenset({"fp16", "bf16", "rescaled", "gradient", "unseen", "region", "unreduced", "stored", "compiled"})
+_TRANSFORMS = frozenset(f"fft.{kind}{n}" for kind in ("fft", "ifft", "rfft", "ihfft") for n in ("", "2", "n")) | {
+    "stft"
+}
 _REDUCTIONS = frozenset(
     {"mean", "sum", "nanmean", "nansum", "max", "min", "amax", "amin", "norm", "logsumexp", "median"}
 )
@@ -86,6 +91,8 @@ def promoted(inputs: list[Tensor]) -> str | None:
     dtypes = [each.dtype for each in spread or inputs]
     if None in dtypes or not dtypes:
         return None
+    if COMPLEX in dtypes:
+        return COMPLEX
     # Integers and truth values yield to any floating dtype.
     dtypes = [dtype for dtype in dtypes if dtype != "other"] or dtypes
     if len(set(dtypes)) == 1:
@@ -105,6 +112,10 @@ def op_result(name: str, inputs: list[Tensor], state: State, at: int, mixed: boo
         tags -= {"unreduced"}
     if name in apis.LOSSES or name.endswith("_loss"):
         tags |= {"loss"}
+    if COMPLEX in {each.dtype for each in inputs} or name in _TRANSFORMS:
+        real = name in ("abs", "angle", "view_as_real", "fft.irfft", "fft.irfft2", "fft.irfftn", "fft.hfft", "istft")
+        known = all(each.dtype is not None for each in inputs)
+        return replace(base, dtype=(FP32 if real else COMPLEX) if known else None, tags=tags, at=at)
     if name in apis.LOWER_PRECISION:
         if low is not None:
             return replace(base, dtype=low, sure=True, tags=tags | {"contraction"}, at=at)

@@ -80,14 +80,40 @@ def _confidence(tensor: Tensor) -> Confidence:
 
 @check("AMP302", on=(OpCall, Forward))
 def loss_outside_autocast(at: Moment[OpCall | Forward]) -> Iterator[Draft]:
-    found = loss_call(at.event) if not at.state.regions else None
-    score = in_half(*found) if found is not None else None
+    if at.state.regions:
+        return
+    found = loss_call(at.event)
+    score = in_half(*found) if found is not None else _given_to_criterion(at) or _log_probability(at)
     if score is not None:
         yield at.finding(
             "loss of a half-precision output outside autocast: cast the output with .float()",
             trail=[(score.at, f"{score.dtype} from here")],
             confidence=_confidence(score),
         )
+
+
+def _given_to_criterion(at: Moment[OpCall | Forward]) -> Tensor | None:
+    """What autocast made and an unknown criterion is now given."""
+    if not isinstance(at.event, Forward) or not isinstance(at.event.module, Symbol) or imported(at.event.module):
+        return None
+    if apis.LOSSISH.search(at.event.module.name) is None:
+        return None
+    return next((each for each in tensors_in([v for _, v in at.event.args]) if half_of_autocast(each)), None)
+
+
+def _log_probability(at: Moment[OpCall | Forward]) -> Tensor | None:
+    """The half-precision scores of a log_softmax that is trained through."""
+    event = at.event
+    if not isinstance(event, OpCall) or apis.short(event.name) != "log_softmax" or at.interpreter.no_grad(at.state):
+        return None
+    score = event.receiver if event.name.startswith("Tensor.") else event.arg(0, "input")
+    told = any(key == "dtype" for key, _ in event.args)
+    return score if isinstance(score, Tensor) and half_of_autocast(score) and score.sources and not told else None
+
+
+def imported(module: Symbol) -> bool:
+    """A function or class of another file: what it does with its arguments is not seen."""
+    return module.key.startswith("import:") or ".py:" in module.key
 
 
 @check("AMP305", on=(OpCall, Forward))
@@ -121,7 +147,7 @@ def half_input_in_disabled_region(at: Moment[OpCall | Forward]) -> Iterator[Draf
     if not regions or regions[-1].enabled != FALSE or any(region.presumed for region in regions):
         return
     found = loss_call(at.event)
-    tensor = in_half(*found) if found is not None else _half_input(at)
+    tensor = in_half(*found) if found is not None else _half_input(at) or _fragile_operand(at)
     if tensor is not None:
         yield at.finding(
             "a half-precision tensor enters the disabled region: cast it with .float()",
@@ -141,11 +167,23 @@ def _half_input(at: Moment[OpCall | Forward]) -> Tensor | None:
             for each in inputs
             if half_of_autocast(each) or (each.dtype is None and {"region", "output"} <= each.tags)
         ]
-        return made[0] if made and apis.LOSSISH.search(module.name) else None
+        if made and apis.LOSSISH.search(module.name):
+            return made[0]
+        return None if imported(module) else next((each for each in made if half_of_autocast(each)), None)
     layer = isinstance(module, Object) and (apis.LOWER_MODULES.match(module.api) or module.api == "torch.nn.Sequential")
     if layer and library.precision_of(module, at.state) in (None, FP32):
         return next((each for each in inputs if half_of_autocast(each)), None)
     return None
+
+
+def _fragile_operand(at: Moment[OpCall | Forward]) -> Tensor | None:
+    """What autocast made and an operation is now given that autocast would have run in float32."""
+    event = at.event
+    if not isinstance(event, OpCall) or apis.short(event.name) not in apis.FLOAT32_OPS - apis.LOSSES:
+        return None
+    first = event.receiver if event.name.startswith("Tensor.") else event.arg(0, "input")
+    told = any(key == "dtype" for key, _ in event.args)
+    return first if isinstance(first, Tensor) and half_of_autocast(first) and first.sure and not told else None
 
 
 # --- other operations ----------------------------------------------------------------------------
@@ -206,19 +244,26 @@ _NO_HALF = frozenset(
     ]
 )
 _FFT = frozenset(
-    f"fft.{inverse}{real}fft{n}" for inverse in ("", "i") for real in ("", "r", "h") for n in ("", "2", "n")
+    ["stft"] + [f"fft.{i}{real}fft{n}" for i in ("", "i") for real in ("", "r", "h") for n in ("", "2", "n")]
 )
+_WITH_MATMUL = frozenset(["svd_lowrank", "pca_lowrank"])
+"""Written in Python: autocast runs the products in them in half precision, and their QR has no such kernel."""
 
 
 @check("AMP308", on=OpCall)
 def op_without_half_kernel(at: Moment[OpCall]) -> Iterator[Draft]:
     short, region = apis.short(at.event.name), at.region()
-    if short not in _NO_HALF and short not in _FFT:
+    # Autocast runs cdist in float32; outside of it there is no half-precision kernel.
+    if short not in _NO_HALF and short not in _FFT and (short != "cdist" or region is not None):
+        return
+    if short in _WITH_MATMUL and region is not None and region.dtype in LOW and explicit(at) is not None:
+        message = f"{short} multiplies in {region.dtype} under autocast, and has no such kernel for the rest"
+        yield at.finding(f"{message}: leave the region for it", trail=[(region.at, "the region begins here")])
         return
     first = at.event.receiver if at.event.name.startswith("Tensor.") else at.event.arg(0, "input")
     if (
         not isinstance(first, Tensor)
-        or not half_of_autocast(first)
+        or first.dtype not in LOW
         or not first.sure
         or (region is not None and region.device == "cpu")
     ):
