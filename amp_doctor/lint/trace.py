@@ -108,10 +108,11 @@ class Closure:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Opaque:
-    """Anything whose value nobody needs; its parts are still evaluated."""
+    """Anything whose value nobody needs; its parts are still evaluated. `said`: the literal pieces of an f-string."""
 
     at: int
     parts: tuple[Term, ...]
+    said: tuple[str, ...] = ()
 
 
 Term = Name | Const | Attr | Item | Display | Star | Mapping | Binary | Unary | Compare | Boolean | Closure | Opaque

@@ -16,7 +16,7 @@ from amp_doctor.lint import trace as t
 from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted, tests_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _IMPORT_FAULTS = frozenset({"ModuleNotFoundError", "Exception"})
 _MISSING = frozenset({"ImportError", "AttributeError", "TypeError"})  # what a name or parameter of a newer torch raises
@@ -470,12 +470,26 @@ class _Lowering:
         return t.Const(self.at(node), node.evaluated_value)
 
     def concatenated(self, node: cst.ConcatenatedString) -> t.Term:
-        value = node.evaluated_value
-        return t.Opaque(self.at(node), ()) if value is None else t.Const(self.at(node), value)
+        if not _filled_in(node):
+            return t.Const(self.at(node), node.evaluated_value)
+        left, right = self.term(node.left), self.term(node.right)
+        said = tuple(piece for side in (left, right) for piece in _said(side))
+        return t.Opaque(self.at(node), (left, right), said)
 
     def formatted(self, node: Any) -> t.Term:
-        parts = [self.term(part.expression) for part in node.parts if hasattr(part, "expression")]
-        return t.Opaque(self.at(node), tuple(parts))
+        parts = tuple(self.fillings(node.parts))
+        said: tuple[str, ...] = ()
+        if isinstance(node, cst.FormattedString):
+            pieces = (part.value for part in node.parts if isinstance(part, cst.FormattedStringText))
+            said = tuple(piece for piece in pieces if not set(piece) & set("\\{}"))
+        return t.Opaque(self.at(node), parts, said)
+
+    def fillings(self, parts: Sequence[Any]) -> Iterator[t.Term]:
+        """What an f-string fills in, the expressions inside format specifications too."""
+        for part in parts:
+            if hasattr(part, "expression"):
+                yield self.term(part.expression)
+                yield from self.fillings(part.format_spec or ())
 
     def ellipsis(self, node: cst.Ellipsis) -> t.Term:
         return t.Const(self.at(node), ...)
@@ -625,6 +639,20 @@ class _Lowering:
         self.yields[-1] = True
         value = node.value.item if isinstance(node.value, cst.From) else node.value
         return t.Opaque(self.at(node), (self.term(value),) if value is not None else ())
+
+
+def _filled_in(node: cst.BaseExpression) -> bool:
+    """A part of a concatenated string is an f-string or a t-string."""
+    if isinstance(node, cst.ConcatenatedString):
+        return _filled_in(node.left) or _filled_in(node.right)
+    return not isinstance(node, cst.SimpleString)
+
+
+def _said(term: t.Term) -> tuple[str, ...]:
+    """The letters that certainly stand in a string."""
+    if isinstance(term, t.Const):
+        return (term.value,) if isinstance(term.value, str) else ()
+    return term.said if isinstance(term, t.Opaque) else ()
 
 
 def _words(node: cst.CSTNode) -> set[str]:
