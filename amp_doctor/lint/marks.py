@@ -66,7 +66,21 @@ _SHAPES = frozenset(
     ]
 )
 _KEPT = frozenset(
-    {"softmax", "exp", "exp-sum", "square", "square-sum", "low-sigmoid", "huge", "difference", "scalar", "zeros"}
+    [
+        "softmax",
+        "exp",
+        "exp-sum",
+        "square",
+        "square-sum",
+        "low-sigmoid",
+        "huge",
+        "difference",
+        "distance",
+        "overlap",
+        "scalar",
+        "upcast",
+        "zeros",
+    ]
 )
 _REDUCTIONS = frozenset(
     ["sum", "mean", "max", "min", "amax", "amin", "norm", "prod", "std", "var", "logsumexp", "median"]
@@ -158,6 +172,10 @@ def mark(
         tags.add("softmax")
     elif name in ("subtract", "sub"):
         tags.add("difference")
+    elif name == "abs" and "difference" in before:
+        tags.add("distance")
+    elif name in ("multiply", "mul", "add") and any(each.tags & {"low-sigmoid", "softmax"} for each in inputs):
+        tags.add("overlap")
     elif name == "exp" and "difference" not in before:
         tags.add("exp")
     elif (

@@ -8,9 +8,9 @@ from amp_doctor.finding import Confidence
 from amp_doctor.lint import apis, calls, library
 from amp_doctor.lint.checks.precision import Part, half_parts, keep, settled
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
-from amp_doctor.lint.events import Args, Backward, Cast, Event, Forward, OpCall, Step
-from amp_doctor.lint.objects import FP32, Code, Items, Literal, Object, Symbol, Tensor, Value, text
-from amp_doctor.lint.tensors import LOW
+from amp_doctor.lint.events import Args, Backward, Cast, Event, Forward, OpCall, Operation, Step
+from amp_doctor.lint.objects import FP32, NONE, Code, Items, Literal, Object, Symbol, Tensor, Value, text
+from amp_doctor.lint.tensors import LOW, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,6 +149,25 @@ def half_model_in_autocast(at: Moment[Any]) -> Iterator[Draft]:
         part, forward = halves[source]
         message = "a trained model is converted to half precision and run under autocast, which wants float32 weights"
         keep(at, [part], message, part.cast_at, (forward, "runs under autocast here"), (at.event.at, "and is trained"))
+
+
+@check("AMP316", on=(Operation, OpCall))
+def float_operands_in_autocast(at: Moment[Operation | OpCall]) -> Iterator[Draft]:
+    """A product all of whose operands were cast to float32 for it."""
+    event, region = at.event, explicit(at)
+    if region is None or region.dtype not in LOW:
+        return
+    if isinstance(event, Operation):
+        operands = tensors_in([event.left, event.right]) if event.op == "MatrixMultiply" else []
+    else:
+        short, given = apis.short(event.name), [value for _, value in event.args]
+        operands = tensors_in([event.receiver or NONE, *given]) if short in apis.LOWER_PRECISION else []
+    if len(operands) > 1 and all("upcast" in each.tags for each in operands):
+        yield at.finding(
+            f"autocast casts both operands all the same: in the region this product runs in {region.dtype}",
+            trail=[(region.at, "the region begins here")],
+            confidence=Confidence.MEDIUM,
+        )
 
 
 @check("AMP316", on=(Cast, Forward))

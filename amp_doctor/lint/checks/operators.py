@@ -128,6 +128,10 @@ _NORMS = frozenset(
 
 @check("AMP502", on=(Operation, OpCall))
 def eps_below_half(at: Moment[Operation | OpCall]) -> Iterator[Draft]:
+    if isinstance(at.event, OpCall) and (limit := _upper(at.event)) is not None and half(at.event.result):
+        message = f"{number(limit):g} is 1 in float16: the clamp does nothing; do this step in float32"
+        yield at.finding(message, confidence=sureness(at, operand(at.event)))
+        return
     found = _added(at.event) if isinstance(at.event, Operation) else _guard(at.event)
     # Under autocast some of these run in float32: then the result says so.
     if found is None or not half(at.event.result):
@@ -138,6 +142,16 @@ def eps_below_half(at: Moment[Operation | OpCall]) -> Iterator[Draft]:
         trail=[(tensor.at, "float16 from here")] if isinstance(tensor, Tensor) and tensor.at != at.event.at else [],
         confidence=sureness(at, tensor),
     )
+
+
+def _upper(event: OpCall) -> Value | None:
+    """The upper limit of a clamp, if it is just below 1 and rounds to 1."""
+    short, tensor = apis.short(event.name).removesuffix("_"), operand(event)
+    if short not in ("clamp", "clip", "clamp_max") or not half(tensor):
+        return None
+    limit = given(event, 1 if short == "clamp_max" else 2, "max")
+    found = number(limit)
+    return limit if found is not None and 1.0 - 2.0**-12 <= found < 1.0 else None
 
 
 def _added(event: Operation) -> tuple[Value, Value] | None:
@@ -162,19 +176,23 @@ def _guard(event: OpCall) -> tuple[Value, Value] | None:
     return (eps, tensor) if eps is not None and tensor is not None and half(tensor) and lost(eps) else None
 
 
-@check("AMP502", on=Forward)
-def norm_eps_below_half(at: Moment[Forward]) -> Iterator[Draft]:
+@check("AMP502", on=(Forward, Cast))
+def norm_eps_below_half(at: Moment[Forward | Cast]) -> Iterator[Draft]:
     """A norm layer inside a module that runs in float16 itself, not under autocast."""
-    module = at.event.module
-    if not isinstance(module, Object) or at.region() is not None or library.precision_of(module, at.state) != HALF:
+    if isinstance(at.event, Cast):
+        module, low = at.event.target, at.event.dtype == HALF
+    else:
+        module, low = at.event.module, library.precision_of(at.event.module, at.state) == HALF
+    if not isinstance(module, Object) or not library.is_module_value(module) or at.region() is not None or not low:
         return
+    what = "cast to float16 here" if isinstance(at.event, Cast) else "called in float16 here"
     for part in (module, *library._descendants(module, at.state)):
         known = isinstance(part, Object) and part.api.rpartition(".")[2] in _NORMS
         if known and isinstance(part, Object) and lost(part.fact("eps")):
             yield at.finding(
                 f"eps {number(part.fact('eps')):g} is zero in float16, and the layer runs in it",
                 at=part.at,
-                trail=[(at.event.at, "called in float16 here")],
+                trail=[(at.event.at, what)],
                 confidence=Confidence.MEDIUM,
             )
 

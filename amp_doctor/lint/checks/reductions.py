@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Confidence
 from amp_doctor.lint import apis
-from amp_doctor.lint.checks.operators import half, operand, sureness
+from amp_doctor.lint.checks.operators import given, half, operand, sureness
 from amp_doctor.lint.checks.registry import Draft, Moment, check
 from amp_doctor.lint.events import OpCall, Operation, Store
 from amp_doctor.lint.marks import is_count, number
-from amp_doctor.lint.objects import FP32, Items, Symbol, Tensor, Value
+from amp_doctor.lint.objects import BF16, FP32, HALF, Items, Symbol, Tensor, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,23 +46,38 @@ def half_counter(at: Moment[Operation]) -> Iterator[Draft]:
     if "zeros" not in left.tags:
         return
     home = at.home(at.event.at)
-    if home is at.home(left.at) and home.places.loops(at.event.at, but=left.at):
+    if home is not at.home(left.at):
+        return
+    if home.places.loops(at.event.at, but=left.at) or _kept(at, left.at):
         words = "a sum is collected in float16: it stops counting ones at 2048 and is infinite above 65504"
         yield at.finding(words, trail=[(left.at, "made in float16 here")])
+
+
+def _kept(at: Moment[Operation], made: int) -> bool:
+    """An attribute that was made elsewhere and grows with every call of this method."""
+    if at.event.op != "Add=" or not at.text(at.event.at).startswith("self."):
+        return False
+    places = at.home(made).places
+    start, end = places.bytes_of(at.interpreter.stack[-1].function.at)
+    return not start <= places.bytes_of(made)[0] < end
 
 
 @check("AMP504", on=OpCall)
 def half_sum(at: Moment[OpCall]) -> Iterator[Draft]:
     short, tensor = apis.short(at.event.name), operand(at.event)
-    if short not in ("sum", "nansum", "prod", "cumsum") or not isinstance(tensor, Tensor):
+    if short not in ("sum", "nansum", "prod", "cumsum", "mean") or not isinstance(tensor, Tensor):
         return
-    if not half(tensor) or not half(at.event.result):
+    if not half(tensor) or not half(at.event.result) or (short == "mean" and "square" not in tensor.tags):
         return
     stored, squared = "stored" in tensor.tags, "square" in tensor.tags and tensor.sure
-    if at.region() is None and (stored or squared):
+    apart = "distance" in tensor.tags and tensor.sure
+    overlap = bool(tensor.tags & {"overlap", "low-sigmoid"}) and "fp16" in tensor.tags
+    if at.region() is None and (stored or squared or apart or overlap):
         what = "squares are" if "square" in tensor.tags else "values stored in float16 are"
+        if not stored and not squared:
+            what = "distances are" if apart else "probabilities are"
         yield at.finding(
-            f"{what} summed in float16, outside autocast: cast to float32 first",
+            f"{what} {'averaged' if short == 'mean' else 'summed'} in float16, outside autocast: cast to float32 first",
             trail=[(tensor.at, "float16 from here")],
             confidence=sureness(at, tensor),
         )
@@ -71,28 +86,56 @@ def half_sum(at: Moment[OpCall]) -> Iterator[Draft]:
 @check("AMP505", on=Store)
 def indexed_write_dtype(at: Moment[Store]) -> Iterator[Draft]:
     target, value = at.event.target, at.event.value
-    if (
-        not half(target)
-        or not isinstance(value, Tensor)
-        or value.dtype != FP32
-        or not value.sure
-        or "scalar" in value.tags
-    ):
-        return
     kinds = [_advanced(part) for part in at.event.index]
-    if "tensor" in kinds or "named" in kinds:
-        sure = sureness(at, target) if "named" not in kinds else Confidence.MEDIUM
-        yield at.finding(
-            "a float32 result is written by index into a float16 tensor, which raises: cast it with .to(target.dtype)",
-            trail=[
-                (target.at if isinstance(target, Tensor) else 0, "float16 from here"),
-                (value.at, "float32 from here"),
-            ],
-            confidence=sure,
-        )
+    if ("tensor" in kinds or "named" in kinds) and _differ(target, value):
+        yield _mismatch(at, target, value, Confidence.MEDIUM if "named" in kinds else sureness(at, target))
 
 
-_PLURAL = re.compile(r"(mask|inds|indices|idxs|ids|keep|[^aiosu]s)$", re.IGNORECASE)
+_SOURCES = {
+    "scatter": (3, "src"),
+    "scatter_add": (3, "src"),
+    "scatter_reduce": (3, "src"),
+    "index_add": (3, "source"),
+    "index_copy": (3, "source"),
+    "masked_scatter": (2, "source"),
+    "index_put": (2, "values"),
+}
+"""Where the functional spelling has what is written."""
+_PROMOTED = ("scatter_add", "index_put")
+"""Autocast widens the operands of these, unless they work in place."""
+
+
+@check("AMP505", on=OpCall)
+def scattered_dtype(at: Moment[OpCall]) -> Iterator[Draft]:
+    short = apis.short(at.event.name)
+    base = short.removesuffix("_")
+    if base not in _SOURCES or (short in _PROMOTED and at.region() is not None):
+        return
+    target, value = operand(at.event), given(at.event, *_SOURCES[base])
+    if _differ(target, value):
+        yield _mismatch(at, target, value, sureness(at, target))
+
+
+def _differ(target: Value | None, value: Value | None) -> bool:
+    """A tensor of one floating dtype is written into one of another; a single number is not minded."""
+    if not isinstance(target, Tensor) or not isinstance(value, Tensor) or not value.sure:
+        return False
+    if "scalar" in value.tags | target.tags or not (target.sure or half(target)):
+        return False
+    return {target.dtype, value.dtype} in ({HALF, FP32}, {BF16, FP32})
+
+
+def _mismatch(at: Moment[Any], target: Value | None, value: Value | None, sure: Confidence) -> Draft:
+    assert isinstance(target, Tensor) and isinstance(value, Tensor)  # noqa: PT018
+    kind, into = f"a {value.dtype} result is written by index", f"a {target.dtype} tensor, which raises"
+    return at.finding(
+        f"{kind} into {into}: cast it with .to(target.dtype)",
+        trail=[(target.at, f"{target.dtype} from here"), (value.at, f"{value.dtype} from here")],
+        confidence=sure,
+    )
+
+
+_PLURAL = re.compile(r"(^(is|has|where)_\w+|mask|inds|indices|idxs|ids|keep|[^aiosu]s)$", re.IGNORECASE)
 """Names of several indices or of a mask; `pos`, `cls`, `axis` and `bias` are none."""
 
 
