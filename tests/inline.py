@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor import catalog
 from amp_doctor.lint.examine import examine
+from amp_doctor.lint.files import display
 from amp_doctor.lint.project import Project
 from amp_doctor.lint.source import read_source
 from amp_doctor.lint.suppress import settle
@@ -24,7 +25,7 @@ COMMENT = re.compile(r"\s*# (AMP\d{3}: .*)$")
 
 def lint_file(file: Path, project: Project | None = None) -> list[Finding]:
     """The findings of one file under the default rules, suppression comments honoured."""
-    report = examine(file.read_bytes(), file.name, file, project or Project((file.parent,)))
+    report = examine(file.read_bytes(), display(str(file)), file, project or Project((file.parent,)))
     assert report.error is None, report.error
     enabled = chosen(catalog.codes(), [Choice()])
     selected = [finding for finding in report.findings if finding.code in enabled]
