@@ -393,6 +393,10 @@ class Interpreter:
     def no_grad(self, state: State) -> bool:
         return any(mark.startswith("mode:") and not mark.endswith("enable_grad") for mark in state.modes)
 
+    def forwards(self) -> tuple[int, ...]:
+        """The calls of `forward` that are being followed, by their frames."""
+        return tuple(call.frame for call in self.stack[1:] if call.function.name == "forward")
+
     def choose(self, at: int, test: Value, then: Value, other: Value, state: State) -> None:
         self.emit(Choose(at, test, then, other), state)
 

@@ -200,7 +200,8 @@ def forwarded(m: Interpreter, module: Object | Symbol, result: Value, at: int, s
     """After a call of a module: whether the region's cast weights, made now, have a graph; and who compiled it."""
     region = tensors.active_region(state)
     if region is not None and region.cache is not False:
-        state.heap.setdefault(("%cached", text(module)), Literal(("no_grad" if m.no_grad(state) else "grad", at)))
+        how = "mixed" if "mode:mixed.enable_grad" in state.modes else "no_grad" if m.no_grad(state) else "grad"
+        state.heap.setdefault(("%cached", text(module)), Literal((how, at, m.forwards())))
     return compiled(module, result, state)
 
 
@@ -454,6 +455,10 @@ def scaler_method(m: Interpreter, at: int, scaler: Object, name: str, args: Args
         return NONE
     m.emit(Update(at, scaler, operand), state)
     state.protocol = state.protocol.update(scaler.oid, at)
+    for store in (state.env, state.heap):
+        for key, value in store.items():
+            if isinstance(value, Tensor) and value.scaled == scaler.oid:
+                store[key] = value.tagged("outdated")  # type: ignore[index]
     return NONE
 
 
@@ -590,7 +595,7 @@ def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, st
     """A module cast changes it in place; a tensor cast makes a new tensor."""
     m.emit(Cast(at, target, dtype, how, used), state)
     if isinstance(target, Tensor):
-        tags = target.tags - {"output", "contraction"}
+        tags = target.tags - {"output", "contraction", "upcast"} | ({"upcast"} if dtype == FP32 else set())
         if (
             dtype == HALF
             and target.dtype != HALF
@@ -614,7 +619,8 @@ def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, st
         ):
             set_precision(target, dtype, at, state)
             return target
-        return Tensor(dtype, True, None, frozenset(), frozenset({"guessed"}), at)
+        known = frozenset({"guessed", "upcast"} if dtype == FP32 else {"guessed"})
+        return Tensor(dtype, True, None, frozenset(), known, at)
     return target
 
 
@@ -664,6 +670,9 @@ def call_api(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         first = argument(args, 0, "mode")
         if isinstance(first, Literal) and (first.value is False) == (api != "torch.set_grad_enabled"):
             return [(Object("mode", "torch.enable_grad", api="torch.enable_grad"), state)]
+        if api == "torch.set_grad_enabled" and first is not None and re.search(r"\b(each|index)@", text(first)):
+            # On in some turns of a loop only.
+            return [(Object("mode", "mixed.enable_grad", api="mixed.enable_grad"), state)]
         if api == "torch.set_grad_enabled" and not (isinstance(first, Literal) and first.value is False):
             return [(Object("mode", "torch.enable_grad", api="torch.enable_grad"), state)]
         plain = positional(args)

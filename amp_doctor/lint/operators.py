@@ -390,6 +390,10 @@ def symbol_method(
     from amp_doctor.lint.calls import escape
 
     m.emit(OpCall(at, f"Symbol.{name}", receiver, args, NONE, used), state)
+    if apis.HARMLESS.search(receiver.name) or apis.HARMLESS.search(name):
+        for value in (item for _, part in args for item in flat(part)):
+            if isinstance(value, Object) and value.role == "gradient":
+                evaluate.read_gradient(m, value, "read", at, state)
     if name in _SELF:
         if name == "requires_grad_":
             first = library.argument(args, 0, "requires_grad")
@@ -420,6 +424,8 @@ def symbol_method(
     inputs = tensors.tensors_in([value for _, value in args])
     if name in _INDEXING:
         return [(Tensor("other", at=at), state)]
+    if name == "type_as" and len(inputs) == 1:
+        return [(Tensor(inputs[0].dtype, inputs[0].sure, at=at), state)]
     if name in _TENSOR_METHODS and not inputs and not library._looks_like_module(m, receiver):
         if name in ("item", "numpy", "tolist"):
             return [(evaluate.fresh(m, f"call@{at}", name, state), state)]

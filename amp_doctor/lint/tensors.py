@@ -148,7 +148,9 @@ def op_result(name: str, inputs: list[Tensor], state: State, at: int, mixed: boo
         return Tensor("other", True, None, frozenset(), frozenset(), at)
     dtype = promoted(inputs) if not mixed else None
     # float16 beside float32: a tensor without dimensions would not have promoted it.
-    alike = len({each.dtype for each in inputs} - {"other"}) < 2
+    alike = len({each.dtype for each in inputs} - {"other"}) < 2 or any(
+        each.dtype == FP32 and "softmax" in each.tags for each in inputs
+    )
     return replace(base, dtype=dtype, sure=base.sure and not mixed and alike, tags=tags, at=at)
 
 

@@ -81,8 +81,18 @@ def runs_model_plainly(at: Moment[OpCall], code: Code, args: Args) -> bool:
 def _is_model(at: Moment[OpCall] | Moment[Forward], module: Value) -> bool:
     if isinstance(module, Symbol):
         known = at.interpreter.facts.get("modules", ())
-        return module.key in known or library._looks_like_module(at.interpreter, module, at.state)
+        return (
+            module.key in known
+            or library._looks_like_module(at.interpreter, module, at.state)
+            or any(value == module and _of_module(owner, at.state) for (owner, _), value in at.state.heap.items())
+        )
     return library.is_module_value(module)
+
+
+def _of_module(owner: str, state: State) -> bool:
+    """The attributes of this object are those of a module, as far as they are known."""
+    holders = [*state.env.values(), *state.heap.values()]
+    return any(isinstance(each, Object) and each.oid == owner and library.is_module_value(each) for each in holders)
 
 
 @check("AMP313", on=OpCall)
@@ -115,10 +125,12 @@ def no_grad_shares_cast_cache(at: Moment[Forward]) -> Iterator[Draft]:
     region, module = explicit(at), at.event.module
     if region is None or region.cache is False or at.interpreter.no_grad(at.state) or not _is_model(at, module):
         return
-    if any(call.function.name == "forward" for call in at.interpreter.stack[1:]) or _frozen(module, at.state):
-        return
     first = at.state.heap.get(("%cached", text(module)))
-    if isinstance(first, Literal) and first.value[0] == "no_grad":
+    if not isinstance(first, Literal) or _frozen(module, at.state):
+        return
+    # Inside a module that itself ran without gradients before, that one is reported.
+    how, _, forwards = first.value
+    if how != "grad" and forwards == at.interpreter.forwards():
         yield at.finding(
             "the module runs without gradients in the region that later trains it",
             at=first.value[1],

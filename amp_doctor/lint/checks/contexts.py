@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.finding import Applicability, Confidence
@@ -12,7 +13,7 @@ from amp_doctor.lint.checks import mentions
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, Reference, check
 from amp_doctor.lint.events import OpCall
 from amp_doctor.lint.objects import Tensor
-from amp_doctor.lint.trace import Attr, Branch, CallLeaf, Const, Name, Seq, Stmt, Unary
+from amp_doctor.lint.trace import Attr, Branch, CallLeaf, Const, Exit, Name, Seq, Stmt, Unary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,12 +129,26 @@ def inverted_flag(at: Moment[Finished]) -> Iterator[Draft]:
     if not made:
         return
     for body in (at.module.body, *(function.body for function in at.module.functions)):
-        for branch in paths.branches(body):
+        for branch in (*paths.branches(body), *_early_returns(body)):
             flag, off, on = _arms(branch)
             context = _entered(off, made) if flag else None
             if context is not None and _entered(on, made) is None and (_statement(branch) or _nothing(on)):
                 words = f"autocast is entered only when {flag} is false"
                 yield at.finding(words, at=context, confidence=Confidence.MEDIUM)
+
+
+def _early_returns(body: Seq) -> Iterator[Branch]:
+    """`if flag: return this` and what follows it, as the two arms that they are."""
+    for place, item in enumerate(body.items):
+        inner = item.body.items if isinstance(item, Stmt) else (item,)
+        branch = inner[-1] if inner else None
+        if isinstance(branch, Branch) and not branch.other.items and _returns(branch.then):
+            yield replace(branch, other=Seq(body.items[place + 1 :]))
+
+
+def _returns(arm: Seq) -> bool:
+    last = arm.items[-1] if arm.items else None
+    return _returns(last.body) if isinstance(last, Stmt) else isinstance(last, Exit) and last.kind == "return"
 
 
 def _arms(branch: Branch) -> tuple[str, Seq, Seq]:

@@ -137,19 +137,18 @@ def _mismatch(at: Moment[Any], target: Value | None, value: Value | None, sure: 
 
 _PLURAL = re.compile(r"(^(is|has|where)_\w+|mask|inds|indices|idxs|ids|keep|[^aiosu]s)$", re.IGNORECASE)
 """Names of several indices or of a mask; `pos`, `cls`, `axis` and `bias` are none."""
+_MASK = re.compile(r"^(is|has)_\w+|mask$|^keep$|indices$", re.IGNORECASE)
 
 
 def _advanced(part: Value | None) -> str:
     """Whether an index is a tensor or a list, is called like one, or may be an integer."""
     if isinstance(part, Tensor) or (isinstance(part, Items) and part.kind == "list"):
         return "tensor"
-    named = (
-        isinstance(part, Symbol)
-        and len(part.name) > 3
-        and _PLURAL.search(part.name) is not None
-        and "@" not in part.key
-    )
-    return "named" if named else ""
+    if not isinstance(part, Symbol) or len(part.name) < 4:
+        return ""
+    # What a loop hands out may be an integer, but not when it is called a mask.
+    named = _MASK if "@" in part.key else _PLURAL
+    return "named" if named.search(part.name) is not None else ""
 
 
 @check("AMP506", on=(Operation, OpCall))
