@@ -147,6 +147,14 @@ def call_unknown_module(m: Interpreter, at: int, func: Symbol, args: Args, input
     precision = state.heap.get((func.key, "%dtype"))
     dtype = precision.value if isinstance(precision, Literal) else None
     result = tensors.module_result(func, "", inputs, state, at, func.key, dtype)
+    given = {
+        text(value)
+        for _, value in args
+        if library.is_module_value(value) or (isinstance(value, Symbol) and library._looks_like_module(m, value))
+    }
+    if given:
+        # A function that is handed a model runs it: `render(field, rays)`.
+        result = replace(result, sources=result.sources | given)
     if m.no_grad(state):
         result = result.tagged("detached")
     m.emit(Forward(at, func, args, result), state)
@@ -316,6 +324,8 @@ def call_module(m: Interpreter, at: int, module: Object, args: Args, state: Stat
                     (library.forwarded(m, module, _sourced(value, module, m, each), at, each), each)
                     for value, each in outcome
                 ]
+    if wrapped is None and len(args) == 1 and _chain(module):
+        return _settled(m, call_chain(m, at, module, args, state))
     inputs = tensors.tensors_in([value for _, value in args])
 
     def work() -> Value:
@@ -328,6 +338,37 @@ def call_module(m: Interpreter, at: int, module: Object, args: Args, state: Stat
     if isinstance(wrapped, Object):
         return [(call_in_region(m, at, wrapped, work, state), state)]
     return [(work(), state)]
+
+
+def _chain(module: Object) -> list[Value]:
+    """The parts of a Sequential some of which are first-party code: what their forward does is followed."""
+    children = module.fact("children")
+    if module.api != "torch.nn.Sequential" or not isinstance(children, Items):
+        return []
+    own = any(isinstance(child, Object) and child.cls is not None for child in children.items)
+    return list(children.items) if own else []
+
+
+def call_chain(m: Interpreter, at: int, module: Object, args: Args, state: State) -> Outcome:
+    """Hand a value from part to part; of several parts of one class the first stands for all."""
+    outcome: Outcome = [(args[0][1], state)]
+    met: set[int] = set()
+    for child in _chain(module):
+        if isinstance(child, Object) and child.cls is not None:
+            if id(child.cls.definition) in met:
+                continue
+            met.add(id(child.cls.definition))
+        after: Outcome = []
+        for value, each in outcome[:4]:
+            if isinstance(child, Object) and child.role in ("module", "instance"):
+                after += call_module(m, at, child, ((None, value),), each)
+            else:
+                inputs = tensors.tensors_in([value])
+                after.append((tensors.module_result(child, "", inputs, each, at, text(child), None), each))
+        outcome = after
+    for value, each in outcome:
+        m.emit(Forward(at, module, args, value), each)
+    return [(library.forwarded(m, module, _sourced(value, module, m, each), at, each), each) for value, each in outcome]
 
 
 def _sourced(value: Value, module: Object, m: Interpreter, state: State) -> Value:

@@ -95,9 +95,9 @@ class Protocol:
 
     def without(self, oid: str) -> Protocol:
         """Forget an optimizer whose name now stands for another one."""
-        if not any(known.startswith(oid) for known, _ in self.optimizers):
+        if not any(oid in known for known, _ in self.optimizers):
             return self
-        return replace(self, optimizers=tuple(pair for pair in self.optimizers if not pair[0].startswith(oid)))
+        return replace(self, optimizers=tuple(pair for pair in self.optimizers if oid not in pair[0]))
 
     def recreated(self, scaler: str) -> Protocol:
         """A scaler was made anew where an earlier one had stepped these optimizers."""

@@ -11,7 +11,7 @@ from amp_doctor.lint.checks import mentions
 from amp_doctor.lint.checks.flags import flag_value
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Construct, Enter, Scale, Update
-from amp_doctor.lint.objects import HALF, NONE, Literal, Object, Test, Value, dtype_of
+from amp_doctor.lint.objects import HALF, NONE, Literal, Object, Symbol, Test, Value, dtype_of
 from amp_doctor.lint.trace import Attr, Const, Item, Name
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def positional_argument(at: Moment[Construct]) -> Iterator[Draft]:
         return
     slot = _order(scaler)[0]
     number = isinstance(first[1], Literal) and type(first[1].value) in (int, float)
+    if slot == "init_scale" and _is_device(first[1]):
+        yield at.finding("a device in the init_scale slot: only torch.amp.GradScaler takes one")
+        return
     if flag_value(first[1]):
         meant, words = "enabled", f"a flag in the {slot} slot: it switches nothing off; write enabled=..."
     elif number and slot == "device":
@@ -75,6 +78,15 @@ def positional_argument(at: Moment[Construct]) -> Iterator[Draft]:
         edit = mentions.put_keyword(at, reference, 0, meant)
         fix = at.fix(f"name the parameter that is meant, {meant}", Applicability.UNSAFE, edit)
     yield at.finding(words, fix=fix)
+
+
+def _is_device(value: Value) -> bool:
+    """A device type, or a device."""
+    if isinstance(value, Literal):
+        return isinstance(value.value, str)
+    words = r"(^|[._~])device(_type)?(~\d+)?$|device\(.*\)\.type$|\bdevice\.type$"
+    named = isinstance(value, Symbol) and re.search(words, value.key) is not None
+    return named or (isinstance(value, Object) and value.role == "device")
 
 
 @check("AMP108", on=Update)
@@ -166,6 +178,9 @@ def without_device(at: Moment[Construct]) -> Iterator[Draft]:
     missing = isinstance(kind, Literal) and kind.value is None
     flag = flag_value(kind) and dict(at.event.args).get("device_type") is None
     reference = mentions.reference_of(at, at.event.at)
+    if missing and any(key == "device" for key, _ in at.event.args):
+        yield at.finding("autocast has no parameter device: write device_type")
+        return
     if not (missing or flag) or (reference is not None and mentions.open_ended(reference)):
         return
     edits: tuple[Edit, ...] | None = None

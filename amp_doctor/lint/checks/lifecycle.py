@@ -10,14 +10,15 @@ from amp_doctor.lint import library, paths
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.checks.scaling import function_of
 from amp_doctor.lint.events import Backward, Construct, NoneCall, OpCall, Scale, Step
-from amp_doctor.lint.objects import Items, Literal, Object, Symbol, Table, Tensor
-from amp_doctor.lint.trace import Attr, ClassDef, Const, Display, Exit, Function, Name, Seq, Stmt
+from amp_doctor.lint.objects import BF16, Items, Literal, Object, Symbol, Table, Tensor, Test, Value, dtype_of
+from amp_doctor.lint.trace import Attr, Bind, ClassDef, Const, Display, Exit, Function, Name, Seq, Stmt, Unary
 from amp_doctor.lint.typestate import Grads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SCALER_METHODS = frozenset({"scale", "unscale_", "step", "update"})
+_SWITCHES = re.compile(r"amp|fp16|16|half|mixed|scal|precision|dtype|\?", re.IGNORECASE)
 _RANK = re.compile(r"rank|is_main|is_master", re.IGNORECASE)
 
 
@@ -118,6 +119,65 @@ def _sisters(one: Symbol, other: Symbol) -> bool:
     return "." not in one.key + other.key and one.key.rpartition("~")[2] == other.key.rpartition("~")[2]
 
 
+@check("AMP210", on=Construct)
+def enabled_for_bfloat16(at: Moment[Construct]) -> Iterator[Draft]:
+    enabled = at.event.object.fact("enabled")
+    if at.event.object.role == "scaler" and at.decide(enabled) is None and _asks_for_bfloat16(enabled):
+        yield at.finding("the scaler is enabled for bfloat16 too, which needs no loss scaling")
+
+
+def _asks_for_bfloat16(value: Value | None) -> bool:
+    """One alternative of the condition is bfloat16: `dtype in ("float16", "bfloat16")`, `fp16 or bf16`."""
+    match value:
+        case Test("or", parts):
+            return any(_asks_for_bfloat16(part) for part in parts)
+        case Test("eq", parts):
+            return any(
+                dtype_of(part) == BF16 or (isinstance(part, Literal) and part.value in ("bfloat16", "bf16"))
+                for part in parts
+            )
+        case Symbol(_, name):
+            return re.fullmatch(r"(use_|enable_|is_)?(bf16|bfloat16)(_amp)?", name) is not None
+        case _:
+            return False
+
+
+@check("AMP123", on=Construct)
+def inverted_switch(at: Moment[Construct]) -> Iterator[Draft]:
+    """`autocast(enabled=not use_amp)`."""
+    enabled = at.event.object.fact("enabled") if at.event.object.role == "autocast" else None
+    flag = enabled.parts[0] if isinstance(enabled, Test) and enabled.op == "not" else None
+    if isinstance(flag, Symbol) and _ON.fullmatch(flag.name.lower()):
+        yield at.finding(f"autocast is entered only when {flag.name} is false", confidence=Confidence.MEDIUM)
+
+
+@check("AMP123", on=Finished)
+def inverted_choice(at: Moment[Finished]) -> Iterator[Draft]:
+    """The class of autocast, to be called later, chosen where the flag is off."""
+    for body in (at.module.body, *(function.body for function in at.module.functions)):
+        for branch in paths.branches(body):
+            test, then, other = branch.test, _chosen(branch.then), _chosen(branch.other)
+            if isinstance(test, Unary) and test.op == "Not":
+                test, then, other = test.operand, other, then
+            flag = paths.written(test).rpartition(".")[2]
+            if then in ("nullcontext", "suppress") and other == "autocast" and _ON.fullmatch(flag.lower()):
+                yield at.finding(
+                    f"autocast is entered only when {flag} is false", at=branch.at, confidence=Confidence.MEDIUM
+                )
+
+
+def _chosen(arm: Seq) -> str:
+    """The name that an arm of a conditional expression stands for, when it only names something."""
+    last = arm.items[-1] if len(arm.items) == 1 else None
+    value = last.value if isinstance(last, Bind) else None
+    return paths.written(value).rpartition(".")[2] if isinstance(value, Name | Attr) else ""
+
+
+_ON = re.compile(
+    r"((use|with|enable|do|is|run)_)?(native_|torch_|cuda_)?(amp|autocast|mixed_precision|fp16)(_enabled|_on)?"
+)
+
+
 @check("AMP239", on=Scale)
 def scaler_without_autocast(at: Moment[Scale]) -> Iterator[Draft]:
     tensor, scaler = at.event.operand, at.event.scaler
@@ -157,7 +217,8 @@ def scaler_may_be_none(at: Moment[NoneCall]) -> Iterator[Draft]:
     if at.event.name not in _SCALER_METHODS or not at.interpreter.facts.get("created"):
         return
     here = at.interpreter.here
-    guarded = any(frame == here for _, _, frame in at.interpreter.guards)
+    guards = [paths.written(test) for _, test, frame in at.interpreter.guards if frame == here]
+    guarded = bool(guards) and not (_tested_elsewhere(at) and not any(_SWITCHES.search(guard) for guard in guards))
     known = at.state.known
     for created in at.interpreter.facts["created"]:
         differ = [
@@ -170,6 +231,16 @@ def scaler_may_be_none(at: Moment[NoneCall]) -> Iterator[Draft]:
                 confidence=Confidence.MEDIUM,
             )
             return
+
+
+def _tested_elsewhere(at: Moment[NoneCall]) -> bool:
+    """This function asks about the scaler in other places: it knows that there may be none."""
+    sites = list(paths.calls(function_of(at).body))
+    here = next((site for site in sites if site.leaf.at == at.event.at), None)
+    if here is None or not here.receiver:
+        return False
+    pattern = re.compile(rf"(?<![\w.]){re.escape(here.receiver)}(?![\w.])")
+    return any(pattern.search(test) for site in sites if site is not here for test in site.tests)
 
 
 # --- saving and loading --------------------------------------------------------------------------
@@ -263,6 +334,15 @@ def scaler_saved_mid_step(at: Moment[OpCall]) -> Iterator[Draft]:
                 "the scaler is saved before update(): its state is that of a step in progress",
                 trail=[(used, "used here")],
             )
+
+
+@check("AMP236", on=Construct)
+def scale_depends_on_rank(at: Moment[Construct]) -> Iterator[Draft]:
+    scale = next((value for key, value in at.event.args if key == "init_scale"), None)
+    if at.event.object.role == "scaler" and isinstance(scale, Symbol) and _RANK.search(scale.key):
+        yield at.finding(
+            "every rank starts with another scale: ranks then scale differently and DDP averages the mixture"
+        )
 
 
 @check("AMP236", on=OpCall)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Applicability, Confidence, Fix
 from amp_doctor.lint.apis import FRAMEWORK_WORDS
 from amp_doctor.lint.assume import none_test
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
-from amp_doctor.lint.events import Backward, Clip, GradRead, OpCall, Scale, Step, Unscale, Update
+from amp_doctor.lint.events import Backward, Clip, GradRead, OpCall, Operation, Scale, Step, Unscale, Update
 from amp_doctor.lint.objects import Code, Items, Literal, Object, Symbol, Tensor, Value
 from amp_doctor.lint.paths import Site, calls, loads
 from amp_doctor.lint.protocol import parameters_of
@@ -148,7 +149,11 @@ def grad_read_before_unscale(at: Moment[GradRead]) -> Iterator[Draft]:
     owners = scaled_owners(at)
     if at.event.how not in ("read", "write") or not owners:
         return
-    if "scale" in at.text(at.home(at.event.at).places.statement(at.event.at)):
+    statement = at.text(at.home(at.event.at).places.statement(at.event.at))
+    function = function_of(at)
+    body = at.module.code if function.name == "<module>" else at.text(function.at)
+    factors = re.findall(r"^\s*(\w+)\s*=.*(?:get_scale\(|loss_scale)", body, re.MULTILINE)
+    if any(re.search(rf"\b{factor}\b", statement) for factor in factors) or "scale" in statement:
         return  # divided by the scale on the spot
     yield at.finding(
         "gradients are read or changed while still multiplied by the loss scale; call unscale_ on the optimizer first",
@@ -270,6 +275,19 @@ def partly_scaled_losses(at: Moment[Step]) -> Iterator[Draft]:
             (at.event.at, "and are divided by the scale here"),
         ],
     )
+
+
+@check("AMP213", on=Operation)
+def partly_scaled_sum(at: Moment[Operation]) -> Iterator[Draft]:
+    left, right = at.event.left, at.event.right
+    if at.event.op != "Add" or not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        return
+    plain, scaled = (left, right) if right.scaled else (right, left)
+    own = plain.sources and not plain.tags & {"rescaled", "unseen", "detached", "gradient"}
+    if scaled.scaled and not plain.scaled and own and "gradient" not in scaled.tags:
+        yield at.finding(
+            "this loss is not scaled, but it is added to a scaled one", trail=[(scaled.at, "this part is scaled")]
+        )
 
 
 @check("AMP209", on=Backward)
@@ -460,7 +478,8 @@ def optimizer_without_gradients(at: Moment[Step]) -> Iterator[Draft]:
         for oid, each in at.state.protocol.optimizers
         if oid not in (ANY, optimizer.oid) and each.backward_at and each.linked
     ]
-    if frozen or (before.grads is Grads.EMPTY and not before.backward_at and others):
+    dropped = before.backward_at and any(each.grads is Grads.SPENT and each.scaler for each in others)
+    if frozen or (before.grads is Grads.EMPTY and others and (dropped or not before.backward_at)):
         yield at.finding(
             "this optimizer got no gradient from the scaled loss: step() raises because no inf checks were recorded",
             confidence=Confidence.MEDIUM,
@@ -603,6 +622,26 @@ def update_between_unscale_and_step(at: Moment[Step]) -> Iterator[Draft]:
     )
 
 
+@check("AMP243", on=Update)
+def several_updates(at: Moment[Update]) -> Iterator[Draft]:
+    """Backward, step and update() for each network in turn: an update() too early for a step is AMP207's."""
+    sites = list(calls(function_of(at).body))
+    here = next((site for site in sites if site.leaf.at == at.event.at), None)
+    if here is None or not here.receiver or at.event.new_scale is not None:
+        return
+    for site in sites:
+        same = site.method == "update" and site.receiver == here.receiver and site.loops == here.loops
+        if same and site.leaf.at < here.leaf.at and site.tests == here.tests[: len(site.tests)]:
+            between = {each.method for each in sites if site.leaf.at < each.leaf.at < here.leaf.at}
+            if {"backward", "step"} <= between:
+                yield at.finding(
+                    "update() is called more than once in one pass: the scale can grow or back off twice per iteration",
+                    at=site.leaf.at,
+                    trail=[(at.event.at, "and called again here")],
+                )
+                return
+
+
 @check("AMP208", on=Update)
 def update_without_step(at: Moment[Update]) -> Iterator[Draft]:
     if at.event.new_scale is None and at.state.protocol.pending(at.event.scaler.oid) == 0:
@@ -621,6 +660,14 @@ def scaled_loss_reused(at: Moment[OpCall]) -> Iterator[Draft]:
     ):
         return
     statement = at.home(at.event.at).places.statement(at.event.at)
+    if any(isinstance(value, Tensor) and "outdated" in value.tags for value in values) and re.search(
+        r"/\s*[\w.]+\.get_scale\(\)", at.text(statement)
+    ):
+        yield at.finding(
+            "this loss was scaled before update(), which may have changed the scale it is divided by; keep the "
+            "unscaled tensor for logging"
+        )
+        return
     if "scale" not in at.text(statement):
         yield at.finding(
             "this is the loss multiplied by the loss scale; keep the unscaled tensor for logging",
