@@ -20,6 +20,8 @@ _ORDINARY = ("torch.optim.", "bitsandbytes.optim.", "torch_optimizer.", "transfo
 """Optimizers that leave unscaling to the scaler, unless they are fused."""
 _EPS = re.compile(r"\.(Adam|AdamW|NAdam|RAdam|Adamax|RMSprop|SparseAdam)$")
 _ZERO_IN_HALF = 2.0**-25
+_TRAINING = frozenset({"ema", "model_ema", "ema_model", "trainer", "training", "compute_loss"})
+"""Words of a file that is called between training steps, and does not take them itself."""
 _CASTS_BACK = re.compile(r"cast|float|fp32|upcast|kbit|keep_", re.IGNORECASE)
 _NORMS_BACK = re.compile(
     r"Norm[^\n]*\n?[^\n]*\.(float\(\)|to\((dtype=)?torch\.float)|convert_(bn|batch_?norm)|"
@@ -136,6 +138,21 @@ def half_weights_without_master(at: Moment[Any]) -> Iterator[Draft]:
         keep(at, [part], message, part.cast_at, (at.event.optimizer.at, "the optimizer trains these weights"))
 
 
+_IN_PLACE = ("lerp_", "mul_", "add_", "sub_")
+
+
+@check("AMP404", on=OpCall)
+def half_running_average(at: Moment[OpCall]) -> Iterator[Draft]:
+    """The weights of a copy follow those of the trained model, a little with every step."""
+    owner, params, _ = text(at.event.receiver).partition(".params[]")
+    if not params or at.event.name.rpartition(".")[2] not in _IN_PLACE:
+        return
+    dtype, cast = at.state.heap.get((owner, "%dtype")), at.state.heap.get((owner, "%cast"))
+    if isinstance(dtype, Literal) and dtype.value in LOW and isinstance(cast, Literal):
+        message = f"weights are updated in place in {dtype.value} without a float32 copy: small updates round away"
+        yield at.finding(message, at=cast.value, trail=[(at.event.at, "updated here")])
+
+
 @check("AMP407", on=(Step, Finished))
 def cast_after_optimizer(at: Moment[Any]) -> Iterator[Draft]:
     if isinstance(at.event, Finished):
@@ -183,7 +200,7 @@ def cast_not_assigned(at: Moment[Any]) -> Iterator[Draft]:
 def half_round_trip(at: Moment[Any]) -> Iterator[Draft]:
     event, facts = at.event, at.interpreter.facts
     if isinstance(event, Finished):
-        if any(isinstance(each, Step | Backward | Scale) for each in event.log):
+        if any(isinstance(each, Step | Backward | Scale) for each in event.log) or _TRAINING & at.module.words:
             back = facts.get("back", {}).items()
             reloaded = {cast_at for (cast_at, key), place in back if _reloaded(at, key, *place)}
             yield from (draft for draft in settled(at) if draft.at not in reloaded)
@@ -197,7 +214,7 @@ def half_round_trip(at: Moment[Any]) -> Iterator[Draft]:
         return
     dtype, cast = at.state.heap.get((text(module), "%dtype")), at.state.heap.get((text(module), "%cast"))
     returns = event.dtype in ("float32", "float64") and dtype == Literal(HALF)
-    if returns and isinstance(cast, Literal) and _live(at, module):
+    if returns and isinstance(cast, Literal) and _live(at, module) and not _at_once(at, cast.value):
         message = "the live model is cast to float16 in place and back: its weights stay rounded; cast a deep copy"
         keep(at, [Part(module, HALF, cast.value, module)], message, cast.value, (event.at, "cast back here"))
         facts.setdefault("back", {})[(cast.value, text(module))] = (at.interpreter.here, event.at)
@@ -206,6 +223,12 @@ def half_round_trip(at: Moment[Any]) -> Iterator[Draft]:
 def _reloaded(at: Moment[Any], key: str, frame: int, back_at: int) -> bool:
     """After the way back the weights are loaded from a copy: nothing is lost."""
     return any(place > back_at for place in at.interpreter.facts.get("reloaded", {}).get((frame, key), ()))
+
+
+def _at_once(at: Moment[Cast], cast_at: int) -> bool:
+    """`model.half().float()` in one statement rounds on purpose."""
+    places = at.home(cast_at).places
+    return at.home(at.event.at) is at.home(cast_at) and places.statement(cast_at) == places.statement(at.event.at)
 
 
 def _live(at: Moment[Cast], module: Value) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Applicability, Edit, Fix
-from amp_doctor.lint.apis import LOWER_PRECISION
+from amp_doctor.lint.apis import FLOAT32_OPS, LOWER_PRECISION
 from amp_doctor.lint.checks import mentions
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, Reference, check
 from amp_doctor.lint.evaluate import api_bases
@@ -144,7 +144,7 @@ def undecorated(at: Moment[OpCall]) -> Iterator[Draft]:
     ):
         return
     decorated = any(found or hidden for found, hidden in (_decorators(at, forward), _decorators(at, backward)))
-    if not decorated and _listed(at, forward) and _listed(at, backward):
+    if not decorated and _listed(at, forward, LOWER_PRECISION | FLOAT32_OPS):
         words = "its backward meets other dtypes than its forward"
         yield at.finding(
             f"{definition.name} runs under autocast without custom_fwd and custom_bwd: {words}",
@@ -168,12 +168,12 @@ def kernel_without_cast(at: Moment[Finished]) -> Iterator[Draft]:
             yield at.finding(words, at=one.at)
 
 
-def _listed(at: Moment[Any], function: Function) -> bool:
-    """The body has an operation that autocast runs in lower precision."""
+def _listed(at: Moment[Any], function: Function, ops: frozenset[str] = LOWER_PRECISION) -> bool:
+    """The body has an operation whose dtype autocast decides: one that it runs in lower precision, if not told."""
     for node in walk(function.body):
         if isinstance(node, Binary) and node.op == "MatrixMultiply":
             return True
-        if isinstance(node, CallLeaf) and _last(node.func) in LOWER_PRECISION:
+        if isinstance(node, CallLeaf) and _last(node.func) in ops:
             module = _imported(at, node.func)
             if not module or module.startswith("torch"):
                 return True
