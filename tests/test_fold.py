@@ -66,7 +66,7 @@ class Automaton:
 
     guards: list[tuple[int, bool]] = field(default_factory=list)
     seen: list[tuple[str, list[tuple[int, bool]]]] = field(default_factory=list)
-    tidied: list[int] = field(default_factory=list)
+    tidied: list[tuple[int, int]] = field(default_factory=list)
 
     def leaf(self, leaf: Any, state: Path) -> list[Path]:
         event = event_of(leaf)
@@ -128,8 +128,8 @@ class Automaton:
     def same(self, one: Path, other: Path) -> bool:
         return one.key == other.key
 
-    def tidy(self, state: Path) -> None:
-        self.tidied.append(state.n)
+    def tidy(self, state: Path, temps: int) -> None:
+        self.tidied.append((temps, state.n))
 
 
 def event_of(leaf: Any) -> str:
@@ -512,8 +512,8 @@ def test_guards_name_the_branches_around_a_leaf() -> None:
 
 def test_states_are_tidied_at_the_end_of_a_statement() -> None:
     machine = Automaton()
-    fold(seq(Stmt(1, do("next")), Stmt(2, do("fork")), Stmt(3, do("return"))), [Path()], machine)
-    assert machine.tidied == [1, 1, 3]
+    fold(seq(Stmt(1, do("next"), 4), Stmt(2, do("fork"), 5), Stmt(3, do("return"), 6)), [Path()], machine)
+    assert machine.tidied == [(4, 1), (5, 1), (5, 3), (6, 1), (6, 3)]
 
 
 def test_an_endless_supply_of_states_ends_the_loop() -> None:

@@ -9,6 +9,7 @@ import ast
 
 import pytest
 
+from amp_doctor.lint.files import display
 from amp_doctor.lint.project import Project
 from amp_doctor.lint.source import read_source
 from tests.conftest import ROOT
@@ -56,7 +57,7 @@ def test_findings_of_a_project_through_its_imports(order: str) -> None:
     found = {(f.path, f.code, f.span): f for module in files for f in lint_file(PROJECT / module, project)}
     wrong = []
     for module in MODULES:
-        here = [finding for (path, _, _), finding in found.items() if path.endswith(module)]
+        here = [finding for (path, _, _), finding in found.items() if path == display(str(PROJECT / module))]
         wrong += mismatches((PROJECT / module).read_text("utf-8"), here, module)
     assert wrong == []
 

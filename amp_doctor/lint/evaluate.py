@@ -678,7 +678,7 @@ def known_elements(source: Value) -> list[Value] | None:
     return None
 
 
-def element_of(m: Interpreter, source: Value, at: int, state: State) -> Value:
+def element_of(m: Interpreter, source: Value, at: int, state: State, first: bool = True) -> Value:
     """One element of something iterable: a new one on every turn."""
     match source:
         case Object("params"):
@@ -691,20 +691,32 @@ def element_of(m: Interpreter, source: Value, at: int, state: State) -> Value:
             if isinstance(element, Items):
                 return Items(
                     element.kind,
-                    tuple(_renew(m, part, at, n, state) for n, part in enumerate(element.items)),
+                    tuple(_renew(m, part, at, n, state, first) for n, part in enumerate(element.items)),
                     element.exact,
                 )
-            return _renew(m, element, at, 0, state) if element is not None else fresh(m, f"each@{at}", "", state)
+            return (
+                _renew(m, element, at, 0, state, first) if element is not None else _each(m, f"{at}", "", state, first)
+            )
         case Tensor():
             return source
         case Items(_, items) if items and len({type(part) for part in items}) == 1:
             return items[0]
         case _:
-            return fresh(m, f"each@{at}", m.name_of(source).rstrip("s"), state)
+            return _each(m, f"{at}", m.name_of(source).rstrip("s"), state, first)
 
 
-def _renew(m: Interpreter, part: Value, at: int, position: int, state: State) -> Value:
-    return fresh(m, f"each@{at}.{position}", part.name, state) if isinstance(part, Symbol) else part
+def _renew(m: Interpreter, part: Value, at: int, position: int, state: State, first: bool) -> Value:
+    return _each(m, f"{at}.{position}", part.name, state, first) if isinstance(part, Symbol) else part
+
+
+def _each(m: Interpreter, place: str, name: str, state: State, first: bool) -> Symbol:
+    """The element of this turn; an optimizer that was met on the first turn is not forgotten for the next one."""
+    one, another = f"each@{place}", f"each@{place}+"
+    if first:
+        state.protocol = state.protocol.without(f"{another}:{m.here}")
+    elif any(oid.startswith(f"{one}:{m.here}") for oid, _ in state.protocol.optimizers):
+        return fresh(m, another, name, state)
+    return fresh(m, one, name, state)
 
 
 def _param(params: Object, at: int) -> Object:

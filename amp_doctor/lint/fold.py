@@ -37,7 +37,7 @@ class Machine(Protocol[S]):
     def settle(self, states: list[S]) -> list[S]: ...
     def copy(self, state: S) -> S: ...
     def same(self, one: S, other: S) -> bool: ...
-    def tidy(self, state: S) -> None: ...
+    def tidy(self, state: S, temps: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -66,10 +66,11 @@ def fold(trace: Trace, states: list[Any], machine: Machine[Any]) -> Flow:
                 flow.absorb(part)
                 flow.ends = part.ends
             return flow
-        case Stmt(_, body):
+        case Stmt(_, body, temps):
             flow = fold(body, states, machine)
-            for state in flow.ends:
-                machine.tidy(state)
+            for there in (flow.ends, *flow.exits.values()):
+                for state in there:
+                    machine.tidy(state, temps)
             return flow
         case Branch():
             return _branch(trace, states, machine)

@@ -265,7 +265,7 @@ class Interpreter:
         leaving = [] if first else [state.copy()]
         if loop.source is not None and loop.target is not None:
             source = evaluate.evaluate(self, loop.source, state)
-            element = evaluate.element_of(self, source, loop.at, state)
+            element = evaluate.element_of(self, source, loop.at, state, first)
             evaluate.bind(self, loop.target, element, state, loop.at)
         return [state], leaving
 
@@ -365,11 +365,15 @@ class Interpreter:
     def same(self, one: State, other: State) -> bool:
         return one.same(other)
 
-    def tidy(self, state: State) -> None:
-        """The temporaries of a statement end with it."""
+    def tidy(self, state: State, temps: int) -> None:
+        """The temporaries of a statement end with it; those of the statements around it are still needed."""
         if state.temps:
             here = self.here
-            state.temps = {name: value for name, value in state.temps.items() if name[0] != here}
+            state.temps = {
+                (frame, name): value
+                for (frame, name), value in state.temps.items()
+                if frame != here or int(name[1:]) <= temps
+            }
 
     def body(self, function: Function, state: State) -> Seq:
         """What of a function is interpreted: all of it inside an autocast region, else what can matter."""

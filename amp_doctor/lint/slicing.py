@@ -181,9 +181,9 @@ class Slicer:
 
     def _part(self, item: Trace, names: set[str]) -> Trace | None:
         match item:
-            case Stmt(at, body):
+            case Stmt(at, body, temps):
                 inner = self._cut(body, names)
-                return Stmt(at, inner) if inner.items else None
+                return Stmt(at, inner, temps) if inner.items else None
             case Seq():
                 inner = self._cut(item, names)
                 return inner if inner.items else None

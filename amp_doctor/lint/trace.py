@@ -302,10 +302,11 @@ class With:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Stmt:
-    """The trace of one source statement; `at` is the statement itself."""
+    """The trace of one source statement; `at` is the statement itself, `temps` how many temporaries came before it."""
 
     at: int
     body: Seq
+    temps: int = 0
 
 
 Trace = Leaf | Seq | Branch | Loop | Gather | Try | With | Stmt

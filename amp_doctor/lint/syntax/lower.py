@@ -126,12 +126,13 @@ class _Lowering:
         self.statement = self.base + len(self.nodes) - 1
         number = self.statement
         self.statement_of[number] = outer
+        temps = self.temps
         if isinstance(node, cst.SimpleStatementLine):
             seq, _ = self.collect(lambda: self.small_statements(node.body))
         else:
             handler = _STATEMENTS.get(type(node))
             seq, _ = self.collect(lambda: handler(self, node) if handler else None)
-        self.emit(t.Stmt(number, seq))
+        self.emit(t.Stmt(number, seq, temps))
         self.statement = outer
 
     def small_statements(self, body: Sequence[cst.BaseSmallStatement]) -> None:
@@ -304,13 +305,20 @@ class _Lowering:
                 return
             case = cases[0]
             test, captures = self.pattern(case.pattern, subject)
+
+            def capture() -> None:
+                for name, value in captures:
+                    target = t.Name(0, name)
+                    self.emit(t.Bind(self.at(case), target, value) if value else t.Forget(self.at(case), target))
+
             if case.guard is not None:
+                capture()
                 guard = self.test(case.guard)
                 test = guard if test is None else t.Boolean(self.at(case), "and", (test, guard))
 
             def body() -> None:
-                for name in captures:
-                    self.emit(t.Forget(self.at(case), t.Name(0, name)))
+                if case.guard is None:
+                    capture()
                 for item in self.block(case.body).items:
                     self.emit(item)
 
@@ -324,20 +332,22 @@ class _Lowering:
 
         arm(node.cases)
 
-    def pattern(self, node: cst.MatchPattern, subject: t.Term) -> tuple[t.Term | None, list[str]]:
-        """The test that a pattern makes (None: always true) and the names it captures."""
+    def pattern(self, node: cst.MatchPattern, subject: t.Term) -> tuple[t.Term | None, list[tuple[str, t.Term | None]]]:
+        """The test that a pattern makes (None: always true), and the names it captures with the values known."""
         at = self.at(node)
         if isinstance(node, cst.MatchValue):
             return t.Compare(at, "==", subject, self.term(node.value)), []
         if isinstance(node, cst.MatchSingleton):
             return t.Compare(at, "is", subject, self.term(node.value)), []
-        if isinstance(node, cst.MatchAs) and node.pattern is None:
-            return None, [node.name.value] if node.name is not None else []
+        if isinstance(node, cst.MatchAs):
+            test, captures = (None, []) if node.pattern is None else self.pattern(node.pattern, subject)
+            return test, captures if node.name is None else [*captures, (node.name.value, subject)]
+        unknown: list[tuple[str, t.Term | None]] = [(name, None) for name in sorted(_captures(node))]
         if isinstance(node, cst.MatchOr):
             tests = [self.pattern(part.pattern, subject)[0] for part in node.patterns]
             if all(test is not None for test in tests):
-                return t.Boolean(at, "or", tuple(test for test in tests if test is not None)), []
-        return t.Opaque(at, ()), sorted(_captures(node))
+                return t.Boolean(at, "or", tuple(test for test in tests if test is not None)), unknown
+        return t.Opaque(at, ()), unknown
 
     def function(self, node: cst.FunctionDef) -> None:
         decorators = tuple(self.decorator(item.decorator) for item in node.decorators)
@@ -534,7 +544,10 @@ class _Lowering:
         for element in node.slice:
             if isinstance(element.slice, cst.Index):
                 index.append(self.term(element.slice.value))
-            else:
+            elif isinstance(element.slice, cst.Slice):
+                for bound in (element.slice.lower, element.slice.upper, element.slice.step):
+                    if bound is not None:
+                        self.term(bound)
                 index.append(None)
         return t.Item(self.at(node), base, tuple(index))
 
@@ -686,6 +699,8 @@ def _leaves(body: cst.BaseSuite) -> bool:
 
 def _captures(node: cst.CSTNode) -> set[str]:
     found = {node.name.value} if isinstance(node, cst.MatchAs | cst.MatchStar) and node.name is not None else set()
+    if isinstance(node, cst.MatchMapping) and node.rest is not None:
+        found.add(node.rest.value)
     for child in node.children:
         found |= _captures(child)
     return found
