@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+# An installed program has its bytecode at hand, whatever is set for developing here.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 @dataclass(slots=True)
@@ -36,7 +38,12 @@ def run(command: Sequence[str], folder: Path, limit: float | None = None) -> tup
     """Wall and processor seconds of one run, its children included; None when it was stopped at `limit`."""
     start = time.perf_counter()
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     if limit is not None:
         try:
@@ -76,7 +83,9 @@ def peak(command: Sequence[str], folder: Path) -> int | None:
     if not Path("/proc/self/statm").exists():
         return None
     most = 0
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         while process.poll() is None:
             most = max(most, sum(map(_resident, _family(process.pid))))
             time.sleep(0.01)
