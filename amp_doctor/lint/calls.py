@@ -550,7 +550,8 @@ def escape(m: Interpreter, at: int, name: str, args: Args, state: State) -> None
     ]
     holders = [item for item in given if isinstance(item, Object) and item.role == "instance" and _holds(state, item)]
     if handed or symbols or holders:
-        for item in (*handed, *symbols):
+        escaping: list[Value] = [*handed, *symbols]
+        for item in escaping:
             m.emit(Escape(at, item), state)
         state.protocol = state.protocol.unknown()
     elif apis.DOES_BACKWARD.search(name) and (given or not args):

@@ -40,7 +40,7 @@ def _parsed(raw: bytes, path: str) -> FileReport:
         warnings.simplefilter("ignore")
         try:
             # The cheapest way to have Python parse something: no code is made, and no tree.
-            symtable.symtable(raw, path, "exec")
+            symtable.symtable(raw, path, "exec")  # type: ignore[arg-type]  # bytes declare their own encoding
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             from amp_doctor.lint.examine import examine
 

@@ -262,7 +262,7 @@ def to(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: S
         moved(m, receiver, args, state)
     if dtype is not None:
         return library.cast(m, at, receiver, dtype, name, state, used)
-    likely = next((like[0] for _, value in args if (like := dtype_like(value))[0]), None)
+    likely = next((said[0] for _, value in args if (said := dtype_like(value))[0]), None)
     if likely is not None and isinstance(receiver, Tensor | Symbol):
         cast = library.cast(m, at, receiver, likely, name, state, used)
         return replace(cast, sure=False) if isinstance(cast, Tensor) else cast

@@ -43,8 +43,9 @@ def analyse_all(
     reports: dict[int, FileReport] = {}
     for position, answer in in_workers(order, work, jobs, lambda index: patience(len(texts[index])), plan.meanwhile):
         path = targets[order[position]].path
-        died = isinstance(answer, Died)
-        reports[order[position]] = FileReport(path, (crashed(path, answer.reason),), lasting=False) if died else answer
+        if isinstance(answer, Died):
+            answer = FileReport(path, (crashed(path, answer.reason),), lasting=False)  # noqa: PLW2901
+        reports[order[position]] = answer
         if plan.progress is not None:
             plan.progress(len(reports), len(order))
     return reports

@@ -71,7 +71,7 @@ def lint_text(raw: bytes, name: str | None, plan: Plan) -> tuple[Outcome, Plan]:
     file = os.path.abspath(path)
     settings = plan.configuration.settings_for(os.path.dirname(file))
     plan = replace(plan, texts={file: raw})
-    targets = (Target(file, path, settings, 0, len(raw)),)
+    targets: tuple[Target, ...] = (Target(file, path, settings, 0, len(raw)),)
     if settings.force_exclude:
         from amp_doctor.lint.ignores import forced_out
 
@@ -144,7 +144,7 @@ def _reports(
         if cache is not None:
             cache.put(target, None, report, index in parsed)
     if gathered and small and (cache := _opened(plan, targets, roots)) is not None:
-        found = {index: report for index in gathered if (report := cache.get(targets[index], True)) is not None}
+        found = {index: known for index in gathered if (known := cache.get(targets[index], True)) is not None}
         reports |= found
         gathered = {index: raw for index, raw in gathered.items() if index not in found}
     if gathered:
