@@ -27,9 +27,12 @@ def interpret(m: Interpreter) -> None:
     roots = _module(m)
     methods = {id(function) for definition in m.module.classes for function in definition.methods.values()}
     plain = [function for function in m.module.functions if id(function) not in methods and function.name != "<lambda>"]
+    leading = m.module.slicer.relevant | {
+        definition.name for definition in m.module.classes if any(rooted(f.words) for f in definition.methods.values())
+    }
     try:
         for function in plain:
-            if _top_level(m, function) and (rooted(function.words) or function.words & m.module.slicer.relevant):
+            if _top_level(m, function) and (rooted(function.words) or function.words & leading):
                 for root in roots:
                     _run_function(m, function, root.copy())
         for function in _callers(m, plain):

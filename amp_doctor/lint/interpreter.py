@@ -125,10 +125,13 @@ class Interpreter:
         self.log.append(event)
         self.report(self, event, state)
         if isinstance(event, Construct) and event.object.role == "instance" and len(self.trainers) < MAX_TRAINERS:
-            self.remember(event.object, state)
+            self.remember(event, state)
 
-    def remember(self, instance: Object, state: State) -> None:
-        """A trainer that was given a half-precision model: its methods are read with this very object, too."""
+    def remember(self, event: Construct, state: State) -> None:
+        """A trainer that was given a half-precision model, or one of the file's own: its methods are read with it."""
+        instance = event.object
+        handed = (item for _, value in event.args for item in flat(value))
+        own = any(isinstance(item, Object) and item.cls is not None and item.role == "instance" for item in handed)
         low = any(
             name == "%dtype" and isinstance(value, Literal) and value.value in (HALF, BF16)
             for (_, name), value in state.heap.items()
@@ -137,7 +140,7 @@ class Interpreter:
             owner == instance.oid and isinstance(value, Object) and value.role == "optimizer"
             for (owner, _), value in state.heap.items()
         )
-        if low and owns and all(known.oid != instance.oid for known, _ in self.trainers):
+        if (low or own) and owns and all(known.oid != instance.oid for known, _ in self.trainers):
             self.trainers.append((instance, state.copy()))
 
     # --- frames ----------------------------------------------------------------------------------

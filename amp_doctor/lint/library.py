@@ -780,7 +780,8 @@ def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Out
             return [(Literal(len(first.items)), state)]
         if isinstance(first, Tensor):
             m.emit(OpCall(at, f"builtins.{name}", None, args, NONE, True), state)
-            return [(evaluate.fresh(m, f"call@{at}", "", state), state)]
+            found = evaluate.fresh(m, f"call@{at}", "", state)
+            return [(Symbol(f"len({found.key})", found.name) if name == "len" else found, state)]
         if isinstance(first, Object) and first.role == "gradient":
             evaluate.read_gradient(m, first, "read", at, state)
         return [(Symbol(f"{name}({text(first)})"), state)]

@@ -24,10 +24,12 @@ _FORMATS = {
 """Of each dtype the largest number, eps, and the smallest normal number."""
 
 _COUNTED = re.compile(
-    r"\.(shape|size|numel|nelement|ndim|dim)\b|^(len|int|float|round)\(|^math\.|#number|"
+    r"\.(shape|size|numel|nelement|ndim|dim)\b|(^|\()(len|int|float|round)\(|^math\.|#number|"
     r"(^|\.)(args|cfg|config|opts?|hparams|conf|flags)[~.]"
 )
 """Keys of symbols that stand for a number: sizes of tensors, results of Python's own functions, options."""
+_SETTING = re.compile(r"(^|_)(t|tau|temp|temperature|eps|epsilon|smooth|smoothing|margin|dropout|ratio)$")
+"""Names of settings that are numbers."""
 
 _SHAPES = frozenset(
     [
@@ -113,7 +115,11 @@ def is_number(value: Value) -> bool:
     """True for what is surely a Python number, which promotes no tensor."""
     if isinstance(value, Literal):
         return isinstance(value.value, int | float)
-    return isinstance(value, Symbol) and _COUNTED.search(value.key) is not None
+    if not isinstance(value, Symbol):
+        return False
+    # An argument, or an attribute that was one.
+    given = "@" not in value.key and "." not in value.key and _SETTING.search(value.name) is not None
+    return given or _COUNTED.search(value.key) is not None
 
 
 def is_count(value: Value) -> bool:
@@ -138,7 +144,7 @@ def filled(
     """The dtype and the marks of what a factory makes when only its fill value tells the dtype."""
     plain = [value for key, value in args if key is None]
     named = {key: value for key, value in args if key}
-    if short in ("zeros", "ones", "empty", "rand", "randn"):
+    if short in ("zeros", "ones", "empty", "eye", "rand", "randn"):
         return dtype or FP32, frozenset({"zeros"} if short == "zeros" and dtype == HALF else ())
     position = 0 if short in ("tensor", "as_tensor") else 1
     fill = named.get("fill_value") or named.get("data") or (plain[position] if position < len(plain) else None)

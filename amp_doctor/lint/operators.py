@@ -69,6 +69,7 @@ _FACTORIES = frozenset(
         "zeros",
         "ones",
         "empty",
+        "eye",
         "full",
         "rand",
         "randn",
@@ -269,9 +270,9 @@ def to(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: S
     keyword = library.argument(args, None, "dtype")
     unknown = keyword is not None or any(isinstance(value, Symbol) and "dtype" in value.name for _, value in args)
     if isinstance(receiver, Tensor):
-        like = next((value for _, value in args if isinstance(value, Tensor)), None)
-        if like is not None:
-            return replace(receiver, dtype=like.dtype, sure=like.sure)
+        model = next((value for _, value in args if isinstance(value, Tensor)), None)
+        if model is not None:
+            return replace(receiver, dtype=model.dtype, sure=model.sure)
         return replace(receiver, dtype=None, sure=False) if unknown else receiver
     return receiver
 
@@ -488,7 +489,8 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
     elif short in _FACTORIES:
         like = inputs[0].dtype if short.endswith("_like") and inputs else None
         sure = inputs[0].sure if short.endswith("_like") and inputs else True
-        if short.endswith("_like") or dtype or short in ("zeros", "ones", "empty", "full", "rand", "randn", "tensor"):
+        told = short in ("zeros", "ones", "empty", "eye", "full", "rand", "randn", "tensor")
+        if short.endswith("_like") or dtype or told:
             made, tags = made_by(m, short, args, dtype, like)
             result = Tensor(made, made is not None and (sure or dtype is not None), None, frozenset(), tags, at)
             wants = library.argument(args, None, "requires_grad")

@@ -86,7 +86,7 @@ def half_sum(at: Moment[OpCall]) -> Iterator[Draft]:
 @check("AMP505", on=Store)
 def indexed_write_dtype(at: Moment[Store]) -> Iterator[Draft]:
     target, value = at.event.target, at.event.value
-    kinds = [_advanced(part) for part in at.event.index]
+    kinds = [_advanced(part, len(at.event.index)) for part in at.event.index]
     if ("tensor" in kinds or "named" in kinds) and _differ(target, value):
         yield _mismatch(at, target, value, Confidence.MEDIUM if "named" in kinds else sureness(at, target))
 
@@ -140,14 +140,15 @@ _PLURAL = re.compile(r"(^(is|has|where)_\w+|mask|inds|indices|idxs|ids|keep|[^ai
 _MASK = re.compile(r"^(is|has)_\w+|mask$|^keep$|indices$", re.IGNORECASE)
 
 
-def _advanced(part: Value | None) -> str:
+def _advanced(part: Value | None, indices: int) -> str:
     """Whether an index is a tensor or a list, is called like one, or may be an integer."""
     if isinstance(part, Tensor) or (isinstance(part, Items) and part.kind == "list"):
         return "tensor"
     if not isinstance(part, Symbol) or len(part.name) < 4:
         return ""
     # What a loop hands out may be an integer, but not when it is called a mask.
-    named = _MASK if "@" in part.key else _PLURAL
+    several = indices > 1 and "[" in part.key
+    named = _MASK if "@" in part.key and not several else _PLURAL
     return "named" if named.search(part.name) is not None else ""
 
 
