@@ -66,6 +66,9 @@ class Protocol:
 
     optimizers: tuple[tuple[str, Optimizer], ...] = ((ANY, Optimizer()),)
     used: tuple[tuple[str, int], ...] = ()  # scaler oid -> at of its last unscale_/step since update()
+    open: tuple[
+        tuple[str, int], ...
+    ] = ()  # scaler oid -> at of an unscale_ without step or update; < 0 after a backward
 
     def get(self, oid: str) -> Optimizer:
         """The state of an optimizer; of the unnamed one when it has not appeared."""
@@ -88,6 +91,17 @@ class Protocol:
         table = dict(self.used)
         table[scaler] = at
         return replace(self, used=tuple(sorted(table.items())))
+
+    def opened(self, scaler: str, at: int) -> Protocol:
+        """The scaler unscaled something at `at`, which neither step() nor update() has closed (0: closed)."""
+        table = {key: value for key, value in self.open if key != scaler}
+        return replace(
+            self, open=tuple(sorted(table.items())) if not at else tuple(sorted({**table, scaler: at}.items()))
+        )
+
+    def left_open(self, scaler: str) -> int:
+        """The unscale_ that was still open when the next backward ran, 0 when there is none."""
+        return max(0, -dict(self.open).get(scaler, 0))
 
     def pending(self, scaler: str) -> int | None:
         """Where the scaler last did something that update() consumes; 0 nothing since; None unknown."""
@@ -115,7 +129,8 @@ class Protocol:
 
     def backward(self, scaler: str | None, reached: dict[str, bool], at: int) -> Protocol:
         """Gradients arrive at the optimizers of `reached` (oid -> surely linked)."""
-        after = self
+        place = dict(self.open).get(scaler, 0) if scaler is not None else 0
+        after = self.opened(scaler, -place) if scaler is not None and place > 0 else self
         for oid, linked in reached.items():
             before = self.get(oid)
             if scaler is None:
@@ -144,7 +159,7 @@ class Protocol:
         new = replace(
             self.get(oid), grads=Grads.UNSCALED, stage=Stage.UNSCALED, scaler=scaler, fresh=False, unscale_at=at
         )
-        return self.put(oid, new).mark(scaler, at)
+        return self.put(oid, new).mark(scaler, at).opened(scaler, at)
 
     def step(self, scaler: str | None, oid: str, at: int) -> Protocol:
         """`scaler.step(optimizer)`, or `optimizer.step()` when the scaler is None."""
@@ -156,7 +171,8 @@ class Protocol:
             after = self.put(oid, replace(new, stepped_plain=True))
             # What update() will make of gradients that went past the scaler is reported at the step, not again there.
             return replace(after, used=tuple(pair for pair in self.used if pair[0] != before.scaler))
-        return self.put(oid, replace(new, stage=Stage.STEPPED, scaler=scaler, stepped_plain=False)).mark(scaler, at)
+        after = self.put(oid, replace(new, stage=Stage.STEPPED, scaler=scaler, stepped_plain=False))
+        return after.mark(scaler, at).opened(scaler, 0)
 
     def update(self, scaler: str, at: int) -> Protocol:
         """`scaler.update()`."""
@@ -169,7 +185,7 @@ class Protocol:
             if before.scaler == scaler and before.grads in (Grads.SCALED, Grads.UNSCALED):
                 new = replace(new, updates="between" if stepped else "early", update_at=at)
             after = after.put(oid, new)
-        return after.mark(scaler, 0)
+        return after.mark(scaler, 0).opened(scaler, 0)
 
     def zeroed(self, oids: tuple[str, ...] | None) -> Protocol:
         """Gradients of these optimizers (of all when None) are dropped."""
@@ -201,4 +217,4 @@ class Protocol:
         for oid, _ in self.optimizers:
             if oids is None or oid in oids:
                 after = after.put(oid, Optimizer())
-        return replace(after, used=())
+        return replace(after, used=(), open=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Applicability, Confidence, Fix
@@ -523,7 +524,10 @@ def _skipped_update(at: Moment[Unscale]) -> Site | None:
     updates = [
         site for site in sites if site.method == "update" and here is not None and site.receiver == here.receiver
     ]
-    return updates[-1] if updates else None
+    if here is None or not updates:
+        return None
+    # What is asked around both of them does not keep the one from the other.
+    return replace(updates[-1], tests=tuple(test for test in updates[-1].tests if test not in here.tests))
 
 
 def _accumulates(site: Site) -> bool:
@@ -560,7 +564,11 @@ def unscale_after_step(at: Moment[Unscale]) -> Iterator[Draft]:
 @check("AMP206", on=Unscale)
 def update_not_reached(at: Moment[Unscale]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
-    if before.stage is not Stage.UNSCALED or not before.fresh or _again(at, before):
+    # The optimizers of a list nobody saw are told apart on every turn; the scaler remembers for all of them.
+    turn = (
+        at.event.optimizer.oid.startswith("each@") and at.state.protocol.left_open(at.event.scaler.oid) == at.event.at
+    )
+    if not turn and (before.stage is not Stage.UNSCALED or not before.fresh or _again(at, before)):
         return
     update = _skipped_update(at)
     if update is not None and not _accumulates(update):
@@ -568,7 +576,7 @@ def update_not_reached(at: Moment[Unscale]) -> Iterator[Draft]:
             "on some paths scaler.update() is not reached although unscale_() was called: the next unscale_() raises",
             at=update.leaf.at,
             trail=[
-                (before.unscale_at, "unscaled here"),
+                (before.unscale_at or at.event.at, "unscaled here"),
                 (before.backward_at, "the next backward, with no update() between"),
             ],
         )
