@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Confidence
 from amp_doctor.lint import library, paths
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.checks.scaling import function_of
-from amp_doctor.lint.events import Backward, Construct, NoneCall, OpCall, Scale, Step
+from amp_doctor.lint.events import Backward, Construct, NoneCall, OpCall, Scale, Step, Update
 from amp_doctor.lint.objects import BF16, Items, Literal, Object, Symbol, Table, Tensor, Test, Value, dtype_of
 from amp_doctor.lint.trace import Attr, Bind, ClassDef, Const, Display, Exit, Function, Name, Seq, Stmt, Unary
 from amp_doctor.lint.typestate import Grads
@@ -251,14 +251,13 @@ def scaler_state_not_saved(at: Moment[OpCall]) -> Iterator[Draft]:
     facts = at.interpreter.facts
     if at.event.name == "torch.save":
         table = next((value for _, value in at.event.args if isinstance(value, Table)), None)
-        if table is None:
-            return
-        states = [value.fact("of") for _, value in table.pairs if isinstance(value, Object) and value.role == "state"]
+        held = [value for _, value in (at.event.args[:1] if table is None else table.pairs)]
+        states = [value.fact("of") for value in held if isinstance(value, Object) and value.role == "state"]
         kinds = {of.role for of in states if isinstance(of, Object)}
         if "optimizer" in kinds and "scaler" not in kinds:
             facts.setdefault("unsaved", {})[at.event.at] = at.finding(
                 "the checkpoint has the state of the optimizer but not the state of the scaler",
-                trail=[(table.at, "made here")],
+                trail=[(table.at, "made here")] if table is not None else [],
             )
         else:
             facts.setdefault("complete", set()).add(at.event.at)
@@ -345,18 +344,29 @@ def scale_depends_on_rank(at: Moment[Construct]) -> Iterator[Draft]:
         )
 
 
+@check("AMP236", on=Update)
+def updated_on_one_rank(at: Moment[Update]) -> Iterator[Draft]:
+    if any(frame == at.interpreter.here for _, _, frame in at.interpreter.guards) and _one_rank(at):
+        yield at.finding(
+            "the scale is updated on one rank only: ranks then scale differently and DDP averages the mixture"
+        )
+
+
+def _one_rank(at: Moment[Any]) -> bool:
+    """This path runs on one rank only, or on all but one."""
+    return any(
+        (key.startswith("eq(") and key.endswith(",0)") and truth) or (not truth and key.endswith("rank()"))
+        for key, truth in at.state.known.items()
+        if _RANK.search(key)
+    )
+
+
 @check("AMP236", on=OpCall)
 def scaler_restored_on_one_rank(at: Moment[OpCall]) -> Iterator[Draft]:
-    if at.event.name != "GradScaler.load_state_dict":
-        return
-    for key, truth in at.state.known.items():
-        if not _RANK.search(key):
-            continue
-        if (key.startswith("eq(") and key.endswith(",0)") and truth) or (not truth and key.endswith("rank()")):
-            yield at.finding(
-                "the scaler is restored on one rank only: ranks then scale differently and DDP averages the mixture"
-            )
-            return
+    if at.event.name == "GradScaler.load_state_dict" and _one_rank(at):
+        yield at.finding(
+            "the scaler is restored on one rank only: ranks then scale differently and DDP averages the mixture"
+        )
 
 
 # --- gradients that ignore the scale -------------------------------------------------------------
