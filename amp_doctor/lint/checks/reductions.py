@@ -169,3 +169,41 @@ def _division(event: Operation | OpCall) -> tuple[Value | None, Value | None]:
     if isinstance(event, Operation):
         return (event.left, event.right) if event.op in ("Divide", "Divide=") else (None, None)
     return (event.receiver, event.arg(0, "other")) if event.name in ("Tensor.div", "Tensor.div_") else (None, None)
+
+
+# --- cancellation --------------------------------------------------------------------------------
+
+_SLICES = re.compile(r"\(?\s*([\w.]+)\[([^\[\]]*)\]\s*-\s*\1\[([^\[\]]*)\]")
+_NEIGHBOURS = {("1:", ":-1"), (":-1", "1:"), ("2:", ":-2"), (":-2", "2:")}
+
+
+@check("AMP507", on=(Operation, OpCall))
+def adjacent_difference(at: Moment[Operation | OpCall]) -> Iterator[Draft]:
+    event = at.event
+    if isinstance(event, Operation):
+        tensor, found = event.left, event.op == "Subtract" and _low(event.left) and _low(event.right)
+        found = found and _neighbours(at.text(event.at))
+    else:
+        tensor, found = operand(event), apis.short(event.name) == "diff" and _low(operand(event))
+    if found and isinstance(tensor, Tensor):
+        yield at.finding(
+            f"neighbouring values are subtracted in {tensor.dtype}, which leaves mostly rounding error: use float32",
+            trail=[(tensor.at, f"{tensor.dtype} from here")],
+            confidence=sureness(at, tensor),
+        )
+
+
+def _low(value: Value | None) -> bool:
+    return isinstance(value, Tensor) and value.dtype in (HALF, BF16)
+
+
+def _neighbours(text: str) -> bool:
+    """`x[:, 1:] - x[:, :-1]`: the same tensor, moved by one along one dimension."""
+    found = _SLICES.match(text)
+    if found is None:
+        return False
+    left, right = ([part.replace(" ", "") for part in side.split(",")] for side in found.group(2, 3))
+    if len(left) != len(right):
+        return False
+    pairs = [(one, other) for one, other in zip(left, right, strict=True) if one != other]
+    return len(pairs) == 1 and pairs[0] in _NEIGHBOURS
