@@ -308,7 +308,9 @@ class Interpreter:
                 # What goes wrong while autocast is on is what matters.
                 state.known = (assume(region.enabled, True, state.known) or [state.known])[0]
             state.regions = (*state.regions, region)
-            mark = "region" if enabled is not False else f"region:off@{at}"
+            # An island of float32 inside a region that is on does not turn mixed precision off.
+            inside = any(decide(outer.enabled, state.known) is not False for outer in state.regions[:-1])
+            mark = "region" if enabled is not False or inside else f"region:off@{at}"
             self.facts.setdefault(f"with:{at}", set()).add("off" if enabled is False else "autocast")
         elif isinstance(context, Object) and context.role == "null":
             mark = f"null:off@{at}"

@@ -522,7 +522,14 @@ def _skipped_update(at: Moment[Unscale]) -> Site | None:
     sites = list(calls(function_of(at).body))
     here = next((site for site in sites if site.leaf.at == at.event.at), None)
     updates = [
-        site for site in sites if site.method == "update" and here is not None and site.receiver == here.receiver
+        site
+        for site in sites
+        if site.method == "update"
+        and here is not None
+        and site.receiver == here.receiver
+        and not any(
+            f"not {test}" in here.tests or test == f"not {other}" for test in site.tests for other in here.tests
+        )
     ]
     if here is None or not updates:
         return None
