@@ -17,15 +17,19 @@ SMALL = 12_000
 TRAINING = 120_000
 """Characters up to which a file that trains under autocast is read whole: its models matter too."""
 
-_BLOCK = re.compile(r"([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
+_BLOCK = re.compile(r"([ \t\f]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
 _TELLING = re.compile(
-    r"autocast|[Ss]caler|unscale_|backward\b|\.half\(|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|"
+    r"autocast|GradScaler|(?:grad|amp|loss|fp16)_?[Ss]caler|[Ss]caler\.(?:scale|step|update|state_dict|load_state)|unscale_|backward\b|"
+    r"\.half\(|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|"
     r"scale_loss|(?:cuda|cpu)\.amp|apex|(?<![=!<>])=\s*torch\.(?:float16|half)\b|\.to\(\s*torch\.(?:float16|half)\b|float16[\"']\)"
 )
 """Words that make a function worth reading. A comparison with float16 says nothing; a cast to it does."""
 _TRAINS = re.compile(r"\.backward\(")
 _REGION = re.compile(r"autocast\(|GradScaler")
 _WORD = re.compile(r"\w+")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_OTHER_BREAKS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_QUOTED = re.compile(r"""(\"{3}|'{3})|#|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 
 
 @dataclass(slots=True)
@@ -54,7 +58,8 @@ def prune(code: str) -> Pruned:
     """Leave out what cannot matter; small files are returned as they are."""
     if len(code) < SMALL or (len(code) < TRAINING and _TRAINS.search(code) and _REGION.search(code)):
         return Pruned(code)
-    lines = code.splitlines(keepends=True)
+    # `str.splitlines` knows more ends of lines than Python's own grammar.
+    lines = _LINE.findall(code) if _OTHER_BREAKS.search(code) else code.splitlines(keepends=True)
     plain: list[str] = []
     blocks = _blocks(lines, plain)
     if not _TELLING.search("".join(plain)):
@@ -78,14 +83,16 @@ def _blocks(lines: list[str], plain: list[str]) -> list[_Block]:
     for number, line in enumerate(lines):
         if in_string:
             plain.append("")
-            if in_string in line:
-                in_string = ""
+            end = line.find(in_string)
+            if end >= 0:
+                in_string = _opens(line, end + 3)
             continue
         stripped = line.lstrip()
-        plain.append("" if stripped.startswith(("#", '"""', "r\"\"\"")) else line)
+        plain.append("" if stripped.startswith(("#", '"""', 'r"""')) else line)
         if not stripped or stripped[0] in "#)]}":
             continue
-        indent = len(line) - len(stripped)
+        # A form feed sets the indentation back to zero.
+        indent = len(line) - len(stripped) - (line.rfind("\f", 0, len(line) - len(stripped)) + 1)
         while open_blocks and indent <= open_blocks[-1].indent:
             open_blocks.pop().end = number if decorators < 0 else decorators
         if stripped[0] == "@":
@@ -107,11 +114,18 @@ def _blocks(lines: list[str], plain: list[str]) -> list[_Block]:
     return found
 
 
-def _opens(line: str) -> str:
+def _opens(line: str, position: int = 0) -> str:
     """The triple quote that a line opens and does not close."""
-    for quote in ('"""', "'''"):
-        if line.count(quote) % 2:
-            return quote
+    if '"""' not in line and "'''" not in line:
+        return ""
+    while (found := _QUOTED.search(line, position)) is not None:
+        if found[0] == "#":
+            break
+        position = found.end()
+        if found[1]:
+            position = line.find(found[1], position) + 3
+            if position < 3:
+                return found[1]
     return ""
 
 
@@ -160,7 +174,7 @@ def _shortened(blocks: list[_Block], lines: list[str]) -> Pruned:
         for number in range(position, block.start):
             kept.append(lines[number])
             numbers.append(number + 1)
-        kept.append(f"{lines[block.head][: block.indent]}pass\n")
+        kept.append(f"{lines[block.head][: -len(lines[block.head].lstrip())]}pass\n")
         numbers.append(block.head + 1)
         position = block.end
     for number in range(position, len(lines)):
