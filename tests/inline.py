@@ -63,8 +63,8 @@ def mismatches(code: str, findings: Iterable[Finding], name: str) -> list[str]:
 def expectations(code: str) -> dict[int, list[tuple[str, str]]]:
     """Line (from 1) -> the codes and words that its trailing comment expects."""
     wanted = {}
-    for number, line in enumerate(code.split("\n"), 1):
-        if comment := COMMENT.search(line.rstrip("\r")):
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", code), 1):
+        if comment := COMMENT.search(line):
             parts = re.split(r"\s*\|\s*(?=AMP\d{3}: )", comment[1])
             wanted[number] = [(part[:6], part[8:].strip()) for part in parts]
     return wanted

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
 from amp_doctor.finding import Span
+
+_NEWLINE = re.compile(rb"\r\n|\r|\n")
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +123,8 @@ class Places:
 
 
 def _line_starts(raw: bytes) -> list[int]:
+    if b"\r" in raw.replace(b"\r\n", b""):
+        return [0, *(found.end() for found in _NEWLINE.finditer(raw))]
     starts = [0]
     position = raw.find(b"\n")
     while position >= 0:
