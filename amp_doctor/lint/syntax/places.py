@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import libcst as cst
@@ -43,11 +44,9 @@ class Places:
 
     def _original(self, offset: int, starts: list[int]) -> int:
         """An offset in the parsed text -> the offset in the file (kept lines are the same letter by letter)."""
-        import bisect
-
         assert self.numbers is not None
         assert self.lines is not None
-        line = bisect.bisect_right(starts, offset) - 1
+        line = bisect_right(starts, offset) - 1
         if line >= len(self.numbers):
             return len(self.raw)
         return min(self.lines[self.numbers[line] - 1] + offset - starts[line], len(self.raw))
@@ -65,10 +64,8 @@ class Places:
         return Span(line, column, end_line, end_column)
 
     def _place(self, offset: int) -> tuple[int, int]:
-        import bisect
-
         assert self.lines is not None
-        line = bisect.bisect_right(self.lines, offset)
+        line = bisect_right(self.lines, offset)
         start = self.lines[line - 1]
         return line, len(self.raw[start:offset].decode("utf-8", "replace")) + 1
 
@@ -98,9 +95,10 @@ class Places:
     def line_span(self, at: int) -> tuple[int, int, str]:
         """Start of the statement's first line, end of its last line (newline included), and its indentation."""
         start, end = self.bytes_of(self.statement(at))
-        first = self.raw.rfind(b"\n", 0, start) + 1
-        newline = self.raw.find(b"\n", end)
-        last = len(self.raw) if newline < 0 else newline + 1
+        assert self.lines is not None
+        first = self.lines[bisect_right(self.lines, start) - 1]
+        after = bisect_right(self.lines, end)
+        last = self.lines[after] if after < len(self.lines) else len(self.raw)
         return first, last, self.raw[first:start].decode("utf-8")
 
     def simple(self, at: int) -> bool:
@@ -114,7 +112,7 @@ class Places:
 
     def newline(self) -> str:
         """The line ending the file is written with."""
-        return "\r\n" if "\r\n" in self.code else "\n"
+        return "\r\n" if "\r\n" in self.code else "\r" if "\r" in self.code else "\n"
 
     def comment_after(self, at: int) -> bool:
         """A comment at the end of the statement's line (it would be lost with the line)."""
