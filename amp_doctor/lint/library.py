@@ -368,9 +368,9 @@ def as_optimizer(m: Interpreter, value: Value | None) -> Object | None:
     return None
 
 
-def as_optimizer_by_use(m: Interpreter, value: Value | None) -> bool:
+def as_optimizer_by_use(m: Interpreter, value: Value | None, state: State) -> bool:
     """An unknown object that the file uses as an optimizer."""
-    return isinstance(value, Symbol) and role_by_use(m, value) == "optimizer"
+    return isinstance(value, Symbol) and role_by_use(m, value, state) == "optimizer"
 
 
 # --- methods -------------------------------------------------------------------------------------
@@ -555,7 +555,8 @@ def mutate(m: Interpreter, receiver: Items | Table, name: str, args: Args, state
         else:
             new = Items(receiver.kind, (*receiver.items, value), receiver.exact)
     elif isinstance(receiver, Items) and name == "extend" and isinstance(first, Items):
-        new = Items(receiver.kind, (*receiver.items, *first.items)[:16], receiver.exact and first.exact)
+        kept = (part.tagged("stored") if isinstance(part, Tensor) else part for part in first.items)
+        new = Items(receiver.kind, (*receiver.items, *kept)[:16], receiver.exact and first.exact)
     elif isinstance(receiver, Table) and name == "update":
         extra = tuple((Literal(key), value) for key, value in args if key not in (None, "*", "**"))
         more = first.pairs if isinstance(first, Table) else ()

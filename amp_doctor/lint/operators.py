@@ -403,7 +403,7 @@ def symbol_method(
             moved(m, receiver, (), state, name)
         return [(receiver, state)]
     if name == "state_dict":
-        role = "optimizer" if library.role_by_use(m, receiver) == "optimizer" else "other"
+        role = "optimizer" if library.role_by_use(m, receiver, state) == "optimizer" else "other"
         of = Object("optimizer", receiver.key, origin="used") if role == "optimizer" else receiver
         return [(Object("state", f"{receiver.key}.state", facts=(("of", of),), at=at), state)]
     if name in (

@@ -262,7 +262,8 @@ def scaler_state_not_saved(at: Moment[OpCall]) -> Iterator[Draft]:
         else:
             facts.setdefault("complete", set()).add(at.event.at)
     elif at.event.name == "Optimizer.load_state_dict" or (
-        at.event.name == "Symbol.load_state_dict" and library.as_optimizer_by_use(at.interpreter, at.event.receiver)
+        at.event.name == "Symbol.load_state_dict"
+        and library.as_optimizer_by_use(at.interpreter, at.event.receiver, at.state)
     ):
         facts.setdefault("loaded", set()).update(_blobs(at))
         facts.setdefault("restored", {})[at.event.at] = at.finding(
@@ -344,12 +345,21 @@ def scale_depends_on_rank(at: Moment[Construct]) -> Iterator[Draft]:
         )
 
 
-@check("AMP236", on=Update)
-def updated_on_one_rank(at: Moment[Update]) -> Iterator[Draft]:
-    if any(frame == at.interpreter.here for _, _, frame in at.interpreter.guards) and _one_rank(at):
-        yield at.finding(
-            "the scale is updated on one rank only: ranks then scale differently and DDP averages the mixture"
-        )
+@check("AMP236", on=(Update, OpCall, Finished))
+def scaler_of_one_rank(at: Moment[Any]) -> Iterator[Draft]:
+    reached: dict[int, list[Draft | None]] = at.interpreter.facts.setdefault("ranks", {})
+    if isinstance(at.event, Finished):
+        # Another path may have asked for the rank before, about something else.
+        yield from (drafts[0] for drafts in reached.values() if drafts[0] is not None and None not in drafts)
+        return
+    restored = isinstance(at.event, OpCall)
+    if restored and at.event.name != "GradScaler.load_state_dict":
+        return
+    draft = at.finding(
+        f"the {'scaler is restored' if restored else 'scale is updated'} on one rank only: "
+        "ranks then scale differently and DDP averages the mixture"
+    )
+    reached.setdefault(at.event.at, []).append(draft if _one_rank(at) else None)
 
 
 def _one_rank(at: Moment[Any]) -> bool:
@@ -359,14 +369,6 @@ def _one_rank(at: Moment[Any]) -> bool:
         for key, truth in at.state.known.items()
         if _RANK.search(key)
     )
-
-
-@check("AMP236", on=OpCall)
-def scaler_restored_on_one_rank(at: Moment[OpCall]) -> Iterator[Draft]:
-    if at.event.name == "GradScaler.load_state_dict" and _one_rank(at):
-        yield at.finding(
-            "the scaler is restored on one rank only: ranks then scale differently and DDP averages the mixture"
-        )
 
 
 # --- gradients that ignore the scale -------------------------------------------------------------
