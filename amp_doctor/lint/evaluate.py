@@ -344,6 +344,9 @@ def item(m: Interpreter, term: Item, state: State) -> Value:
             value = base.get(first)
             if value is not None:
                 return value
+            made = [part for _, part in base.pairs if isinstance(part, Tensor)]
+            if made and len(made) == len(base.pairs) and len({part.dtype for part in made}) == 1:
+                return made[0]  # whichever it is, it is one of these
             if isinstance(first, Symbol) and base.pairs:
                 return Symbol(f"{text(base)}[{text(first)}]")
         return Symbol(f"{text(base)}[]@{term.at}")

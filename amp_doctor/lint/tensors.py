@@ -128,6 +128,8 @@ def op_result(name: str, inputs: list[Tensor], state: State, at: int, mixed: boo
         return replace(base, dtype=FP32, sure=True, tags=tags, at=at)
     if name == "sigmoid":
         tags |= {"sigmoid"}
+    if name in ("layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm") and inputs and low is None:
+        return replace(base, dtype=inputs[0].dtype, sure=inputs[0].sure, tags=tags, at=at)
     if name in (
         "argmax",
         "argmin",

@@ -181,10 +181,12 @@ _NEIGHBOURS = {("1:", ":-1"), (":-1", "1:"), ("2:", ":-2"), (":-2", "2:")}
 def adjacent_difference(at: Moment[Operation | OpCall]) -> Iterator[Draft]:
     event = at.event
     if isinstance(event, Operation):
-        tensor, found = event.left, event.op == "Subtract" and _low(event.left) and _low(event.right)
-        found = found and _neighbours(at.text(event.at))
+        tensor: Value | None = event.left
+        low = event.op == "Subtract" and _low(event.left) and _low(event.right)
+        found = low and _neighbours(at.text(event.at))
     else:
-        tensor, found = operand(event), apis.short(event.name) == "diff" and _low(operand(event))
+        tensor = operand(event)
+        found = apis.short(event.name) == "diff" and _low(tensor)
     if found and isinstance(tensor, Tensor):
         yield at.finding(
             f"neighbouring values are subtracted in {tensor.dtype}, which leaves mostly rounding error: use float32",
