@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Confidence
 from amp_doctor.lint import library, paths
+from amp_doctor.lint.assume import decide
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.checks.scaling import function_of
 from amp_doctor.lint.events import Backward, Construct, NoneCall, OpCall, Scale, Step, Update
@@ -254,7 +255,7 @@ def scaler_state_not_saved(at: Moment[OpCall]) -> Iterator[Draft]:
         held = [value for _, value in (at.event.args[:1] if table is None else table.pairs)]
         states = [value.fact("of") for value in held if isinstance(value, Object) and value.role == "state"]
         kinds = {of.role for of in states if isinstance(of, Object)}
-        if "optimizer" in kinds and "scaler" not in kinds:
+        if "optimizer" in kinds and "scaler" not in kinds and not _certainly_off(at):
             facts.setdefault("unsaved", {})[at.event.at] = at.finding(
                 "the checkpoint has the state of the optimizer but not the state of the scaler",
                 trail=[(table.at, "made here")] if table is not None else [],
@@ -271,6 +272,13 @@ def scaler_state_not_saved(at: Moment[OpCall]) -> Iterator[Draft]:
         )
     elif at.event.name == "GradScaler.load_state_dict" and _blobs(at) & facts.get("loaded", set()):
         yield at.finding("the scaler is given the state of the optimizer, not the state of the scaler")
+
+
+def _certainly_off(at: Moment[OpCall]) -> bool:
+    """This path has a scaler that its own constants switch off: its state would be empty."""
+    held = (*at.state.env.values(), *at.state.heap.values())
+    switches = [value.fact("enabled") for value in held if isinstance(value, Object) and value.role == "scaler"]
+    return any(switch is not None and decide(switch, {}) is False for switch in switches)
 
 
 def _blobs(at: Moment[OpCall]) -> set[str]:
