@@ -13,7 +13,7 @@ from amp_doctor.lint.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfB
 from amp_doctor.lint.objects import Class, Code, Literal, Object, flat
 from amp_doctor.lint.slicing import rooted
 from amp_doctor.lint.state import Region, State
-from amp_doctor.lint.trace import ClassDef, Function
+from amp_doctor.lint.trace import Attr, ClassDef, Function
 from amp_doctor.lint.typestate import Optimizer, Protocol
 
 MAX_SEEDS = 6
@@ -28,7 +28,9 @@ def interpret(m: Interpreter) -> None:
     methods = {id(function) for definition in m.module.classes for function in definition.methods.values()}
     plain = [function for function in m.module.functions if id(function) not in methods and function.name != "<lambda>"]
     leading = m.module.slicer.relevant | {
-        definition.name for definition in m.module.classes if any(rooted(f.words) for f in definition.methods.values())
+        definition.name
+        for definition in m.module.classes
+        if any(rooted(f.words) or _half_by_default(f) for f in definition.methods.values())
     }
     try:
         for function in plain:
@@ -48,6 +50,13 @@ def interpret(m: Interpreter) -> None:
     except OutOfBudget:
         m.silences += 1
     m.report(m, Finished(tuple(m.log)), State())  # type: ignore[arg-type]
+
+
+def _half_by_default(function: Function) -> bool:
+    """A parameter that is float16 unless something else is given."""
+    return any(
+        isinstance(param.default, Attr) and param.default.name in ("float16", "half") for param in function.params
+    )
 
 
 def _callers(m: Interpreter, functions: list[Function]) -> list[Function]:
