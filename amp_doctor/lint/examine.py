@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amp_doctor import catalog
 from amp_doctor.errors import ReadError
 from amp_doctor.finding import Finding, Severity, Span
-from amp_doctor.lint.logical import layout
+from amp_doctor.lint.logical import layout, shallow
 from amp_doctor.lint.result import FileReport
 from amp_doctor.lint.source import parse_source
 from amp_doctor.lint.suppress import pragmas
@@ -53,7 +53,7 @@ def _analysed(source: Source, project: Project | None, torch_version: tuple[int,
     if "\0" in source.code:
         line = source.code.count("\n", 0, source.code.index("\0")) + 1
         raise SyntaxFault("source code cannot contain null bytes", line, 1)
-    if layout(source.code).depth > DEEPEST:
+    if not shallow(source.code, DEEPEST) and layout(source.code).depth > DEEPEST:
         raise SyntaxFault(f"brackets are nested more than {DEEPEST} deep", 1, 1)
     analysis = analyse(source, project or Project(), torch_version)
     return FileReport(source.path, analysis.findings, None, analysis.dependencies, analysis.silences, pragmas(source))

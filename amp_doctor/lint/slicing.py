@@ -90,7 +90,9 @@ class Slicer:
     attributes: set[str] = field(default_factory=set)
     globals: set[str] = field(default_factory=set)
     cache: dict[int, Seq] = field(default_factory=dict)
-    summaries: dict[int, _Summary] = field(default_factory=dict)
+    # With the leaf itself: some are made on the way, and the number of one that is gone is given to another.
+    summaries: dict[int, tuple[_Summary, Leaf]] = field(default_factory=dict)
+    flats: dict[int, list[tuple[Leaf, tuple[Term, ...]]]] = field(default_factory=dict)
 
     def slice(self, function: Function) -> Seq:
         """The body of a function without what cannot matter."""
@@ -115,7 +117,7 @@ class Slicer:
     def _carriers(self, body: Seq) -> frozenset[str]:
         """Attributes (and the temporaries on the way) that hold something telling: calling them is telling too."""
         found: set[str] = set()
-        for leaf, _ in _leaves(body, ()):
+        for leaf, _ in self._flat(body):
             if isinstance(leaf, CallLeaf) and any(
                 strong(w.lstrip(".")) or w in self.relevant for _, v in leaf.args for w in _names(v)
             ):
@@ -127,7 +129,7 @@ class Slicer:
 
     def _interest(self, body: Seq) -> set[str]:
         names: set[str] = set(self.attributes)
-        flat = [(self._summary(leaf), around) for leaf, around in _leaves(body, ())]
+        flat = [(self._summary(leaf), around) for leaf, around in self._flat(body)]
         while True:
             size = len(names)
             waiting = []
@@ -146,6 +148,12 @@ class Slicer:
             if len(names) == size:
                 return names
 
+    def _flat(self, body: Seq) -> list[tuple[Leaf, tuple[Term, ...]]]:
+        found = self.flats.get(id(body))
+        if found is None:
+            found = self.flats[id(body)] = list(_leaves(body, ()))
+        return found
+
     def _telling(self, leaf: Leaf, names: set[str]) -> bool:
         return self._matters(self._summary(leaf), names)
 
@@ -158,8 +166,8 @@ class Slicer:
     def _summary(self, leaf: Leaf) -> _Summary:
         found = self.summaries.get(id(leaf))
         if found is None:
-            found = self.summaries[id(leaf)] = _summarise(leaf)
-        return found
+            found = self.summaries[id(leaf)] = (_summarise(leaf), leaf)
+        return found[0]
 
     def _speaks(self, term: object) -> bool:
         return any(strong(word.lstrip(".")) or word.lstrip(".") in self.relevant for word in _names(term))

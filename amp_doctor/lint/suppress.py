@@ -82,7 +82,8 @@ def suppress(
 def pragmas(source: Source) -> tuple[Pragma, ...]:
     """The comments of `source` that may hide findings."""
     code = source.code
-    if not _WORTH_READING.search(code):
+    low = code.lower()
+    if ("noqa" not in low and "amp-doctor" not in low) or not _WORTH_READING.search(code):
         return ()
     seen = layout(code)
     found = []
