@@ -237,8 +237,13 @@ def property_value(m: Interpreter, code: Code, base: Object, state: State) -> Va
         inner = statements[0].body.items
         if len(inner) == 1 and isinstance(inner[0], Exit) and inner[0].value is not None:
             value = inner[0].value
-            if isinstance(value, Attr) and isinstance(value.base, Name) and value.base.id == _first(code.function):
-                return attribute(m, base, value.name, value.at, state)
+            reading: set[int] = m.facts.setdefault("properties", set())
+            own = isinstance(value, Attr) and isinstance(value.base, Name) and value.base.id == _first(code.function)
+            if isinstance(value, Attr) and own and id(code.function) not in reading:
+                reading.add(id(code.function))  # a property may come back to itself
+                found = attribute(m, base, value.name, value.at, state)
+                reading.remove(id(code.function))
+                return found
     return Symbol(f"{base.oid}.{code.function.name}", code.function.name)
 
 

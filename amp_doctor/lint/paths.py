@@ -79,6 +79,18 @@ def written(term: Term | None) -> str:
             return "?"
 
 
+def _straight(test: Term) -> tuple[Term, bool]:
+    """A condition without `not` and `!=`, and whether it is turned round by them."""
+    match test:
+        case Unary(_, "Not", operand):
+            plain, turned = _straight(operand)
+            return plain, not turned
+        case Compare(at, "!=", left, right):
+            return Compare(at, "==", left, right), True
+        case _:
+            return test, False
+
+
 def calls(body: Seq) -> Iterator[Site]:
     """Every call in a body, nested functions left out. Tests show the calls they were made of."""
     temps: dict[str, str] = {}
@@ -98,9 +110,11 @@ def calls(body: Seq) -> Iterator[Site]:
             case Stmt(_, inner) | With(_, _, _, inner):
                 yield from walk(inner, tests, loops)
             case Branch(_, test, then, other):
-                text = shown(test)
-                yield from walk(then, (*tests, text), loops)
-                yield from walk(other, (*tests, f"not {text}"), loops)
+                plain, turned = _straight(test)
+                text = shown(plain)
+                arms = (f"not {text}", text) if turned else (text, f"not {text}")
+                yield from walk(then, (*tests, arms[0]), loops)
+                yield from walk(other, (*tests, arms[1]), loops)
             case Loop(at, head, _, _, _, inner, other):
                 yield from walk(head, tests, (*loops, at))
                 yield from walk(inner, tests, (*loops, at))

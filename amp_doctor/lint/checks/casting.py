@@ -24,7 +24,7 @@ _TRAINING = frozenset({"ema", "model_ema", "ema_model", "trainer", "training", "
 """Words of a file that is called between training steps, and does not take them itself."""
 _CASTS_BACK = re.compile(r"cast|float|fp32|upcast|kbit|keep_", re.IGNORECASE)
 _NORMS_BACK = re.compile(
-    r"Norm[^\n]*\n?[^\n]*\.(float\(\)|to\((dtype=)?torch\.float)|convert_(bn|batch_?norm)|"
+    r"Norm[^\r\n]*(\r\n|\r|\n)?[^\r\n]*\.(float\(\)|to\((dtype=)?torch\.float)|convert_(bn|batch_?norm)|"
     r"(bn|batch_?norm)\w*_(to_)?(float|fp32)",
     re.IGNORECASE,
 )
