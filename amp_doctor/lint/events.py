@@ -35,6 +35,8 @@ class Enter:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Leave:
+    """The end of an autocast region."""
+
     at: int
     region: Region
 
@@ -72,6 +74,8 @@ class Backward:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Unscale:
+    """`scaler.unscale_(optimizer)`."""
+
     at: int
     scaler: Object
     optimizer: Object
@@ -109,6 +113,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Update:
+    """`scaler.update()`."""
+
     at: int
     scaler: Object
     new_scale: Value | None

@@ -15,6 +15,8 @@ from typing import Any
 
 @dataclass(slots=True, eq=False, repr=False)
 class Name:
+    """A variable; temporaries start with `%`."""
+
     at: int
     id: str
 
@@ -29,6 +31,8 @@ class Const:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Attr:
+    """`base.name`."""
+
     at: int
     base: Term
     name: str
@@ -54,6 +58,8 @@ class Display:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Star:
+    """`*value`."""
+
     at: int
     value: Term
 
@@ -68,6 +74,8 @@ class Mapping:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Binary:
+    """`left op right`."""
+
     at: int
     op: str
     left: Term
@@ -76,6 +84,8 @@ class Binary:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unary:
+    """`op operand`."""
+
     at: int
     op: str
     operand: Term
@@ -93,6 +103,8 @@ class Compare:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Boolean:
+    """`and` or `or` of several."""
+
     at: int
     op: str
     items: tuple[Term, ...]
@@ -123,6 +135,8 @@ Term = Name | Const | Attr | Item | Display | Star | Mapping | Binary | Unary | 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Param:
+    """One parameter of a function."""
+
     name: str
     kind: str  # "positional", "keyword", "*", "**"
     default: Term | None
@@ -149,6 +163,8 @@ class Function:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClassDef:
+    """A class and its methods."""
+
     at: int
     name: str
     bases: tuple[Term, ...]
@@ -201,12 +217,16 @@ class Evaluate:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Define:
+    """A `def` is executed: its name is bound."""
+
     at: int
     function: Function
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class DefineClass:
+    """A `class` is executed: its body runs, its name is bound."""
+
     at: int
     definition: ClassDef
 
@@ -244,11 +264,15 @@ Leaf = Bind | Augment | CallLeaf | Evaluate | Define | DefineClass | Import | Fo
 
 @dataclass(slots=True, eq=False, repr=False)
 class Seq:
+    """One after the other."""
+
     items: tuple[Trace, ...] = ()
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Branch:
+    """`if test: then else: other`."""
+
     at: int
     test: Term
     then: Seq
@@ -283,6 +307,8 @@ class Gather:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Try:
+    """`try` with all its parts."""
+
     at: int
     body: Seq
     handlers: tuple[Seq, ...]

@@ -38,6 +38,8 @@ class Died:
 
 @dataclass(slots=True)
 class _Worker(Generic[T]):
+    """A process at work, and the ends of the pipes to it."""
+
     pid: int
     tasks: int
     results: int

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import libcst as cst
-from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
+from libcst.metadata import ByteSpanPositionProvider
 
 from amp_doctor.finding import Span
+
+if TYPE_CHECKING:
+    from libcst.metadata import CodeSpan
 
 _NEWLINE = re.compile(rb"\r\n|\r|\n")
 
@@ -31,8 +35,10 @@ class Places:
     def resolve(self) -> dict[cst.CSTNode, tuple[int, int]]:
         """Compute the byte span of every node, once."""
         if self.spans is None:
-            wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
-            found = wrapper.resolve(ByteSpanPositionProvider)
+            # As MetadataWrapper does it, but for a second walk over the tree that has nothing to do.
+            provider = ByteSpanPositionProvider()
+            provider._gen_impl(self.tree)
+            found = cast("dict[cst.CSTNode, CodeSpan]", provider._computed)
             self.raw = self.code.encode("utf-8")
             self.lines = _line_starts(self.raw)
             self.spans = {node: (span.start, span.start + span.length) for node, span in found.items()}
