@@ -116,6 +116,13 @@ def summary(code: str) -> str:
     return " ".join(line.strip() for line in before if line.strip())
 
 
+@cache
+def severity(code: str) -> Severity:
+    """The severity of a rule; the first line that names one is that of the metadata, which are not parsed."""
+    text = (folder() / f"{code}-{codes()[code]}.md").read_text("utf-8")
+    return Severity(text.partition("\nseverity")[2].split('"', 2)[1])
+
+
 def url(code: str) -> str:
     """Where the page of `code` can be read online; derived from the file name, nothing is parsed."""
     return f"{URL}{code}-{codes()[code]}.md" if code in codes() else URL

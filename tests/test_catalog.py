@@ -93,6 +93,7 @@ def test_a_rule_is_found_by_code_and_by_name() -> None:
 def test_summaries_need_no_metadata() -> None:
     for code in catalog.codes():
         assert catalog.summary(code) == catalog.page(code).summary
+        assert catalog.severity(code) is catalog.page(code).severity
 
 
 def test_names_need_no_page_and_no_toml_reader() -> None:

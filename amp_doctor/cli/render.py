@@ -49,7 +49,7 @@ def rendered(
             if codes:
                 from amp_doctor import catalog
 
-                summaries = {code: catalog.page(code).summary for code in codes}
+                summaries = {code: catalog.summary(code) for code in codes}
             return to_text(report, sources, summaries, width=columns, color=color, verbose=verbose)
 
 

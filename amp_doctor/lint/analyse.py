@@ -79,7 +79,7 @@ def _findings(collector: _Collector, interpreter: Interpreter) -> list[Finding]:
         module: Module | None = interpreter.owners.get(draft.at // STRIDE)
         if module is None:
             continue
-        page = catalog.page(draft.code)
+        name = catalog.codes()[draft.code]
         trail = []
         for at, words in draft.trail:
             home = interpreter.owners.get(at // STRIDE)
@@ -90,8 +90,8 @@ def _findings(collector: _Collector, interpreter: Interpreter) -> list[Finding]:
         found.append(
             Finding(
                 draft.code,
-                page.name,
-                page.severity,
+                name,
+                catalog.severity(draft.code),
                 draft.message,
                 module.path,
                 span,
@@ -105,7 +105,7 @@ def _findings(collector: _Collector, interpreter: Interpreter) -> list[Finding]:
         found.append(
             Finding(
                 "AMP003",
-                catalog.page("AMP003").name,
+                catalog.codes()["AMP003"],
                 Severity.WARNING,
                 message,
                 interpreter.module.path,
