@@ -10,8 +10,6 @@ from tests.inline import expectations, mismatches_in
 
 CASES = ROOT / "fixtures" / "cases"
 FILES = sorted(path.relative_to(CASES).as_posix() for path in CASES.rglob("*.py"))
-# Adjacent predictions in bfloat16 are subtracted: nothing in the source tells that their values are close.
-NOT_SEEN = {"bad/n73-low-precision-cancellation.py"}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -24,7 +22,7 @@ def test_comments_say_what_the_folder_promises(file: str) -> None:
     code = (CASES / file).read_text("utf-8")
     codes = {code for expected in expectations(code).values() for code, _ in expected}
     old_names = {code for code in codes if catalog.page(code).name.startswith("deprecated")}
-    if file.startswith("bad/") and file not in NOT_SEEN:
+    if file.startswith("bad/"):
         assert codes, "a bad file without a finding"
     elif not file.startswith("bad/"):
         assert codes == old_names, "only deprecated names are left"

@@ -305,7 +305,7 @@ def between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> s
 # --- several files --------------------------------------------------------------------------------
 
 
-@settings(max_examples=12, derandomize=True, deadline=None, database=None)
+@settings(max_examples=6, derandomize=True, deadline=None, database=None)
 @given(st.permutations([*PROJECT, *SCRIPTS[:6]]), st.booleans())
 def test_the_order_of_files_changes_nothing(order: list[Path], together: bool) -> None:
     """Whether in one process that remembers the modules it read, or each on its own."""
