@@ -127,7 +127,7 @@ def test_imports_go_down(file: str) -> None:
         ("lint/run.py", "from ..probe import session"),
         ("lint/run.py", "def f():\n    import libcst as cst"),
         ("lint/syntax/names.py", "import torch"),
-        ("lint/checks/scaling.py", "if TYPE_CHECKING:\n    from libcst import CSTNode"),
+        ("lint/checks/steps.py", "if TYPE_CHECKING:\n    from libcst import CSTNode"),
         ("cli.py", "import requests"),
     ],
 )

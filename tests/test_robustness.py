@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amp_doctor.errors import ReadError
-from amp_doctor.lint import entries, slicing
 from amp_doctor.lint.analyse import analyse
 from amp_doctor.lint.examine import examine
+from amp_doctor.lint.machine import entries, slicing
 from amp_doctor.lint.project import Project
 from amp_doctor.lint.source import read_source
 from amp_doctor.lint.syntax import SyntaxFault, parse, prune

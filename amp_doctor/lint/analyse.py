@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from amp_doctor import catalog
 from amp_doctor.finding import Confidence, Finding, Related, Severity
+from amp_doctor.lint.machine import entries
 
 if TYPE_CHECKING:
     from amp_doctor.lint.checks.registry import Draft
-    from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.machine.interpreter import Interpreter
     from amp_doctor.lint.project import Module, Project
     from amp_doctor.lint.source import Source
     from amp_doctor.lint.state import State
@@ -28,9 +29,8 @@ class Analysis:
 
 def analyse(source: Source, project: Project, torch_version: tuple[int, ...] | None = None) -> Analysis:
     """Findings of `source`; `project` finds the first-party modules it imports. Raises SyntaxFault."""
-    from amp_doctor.lint import entries
     from amp_doctor.lint.checks import registry
-    from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.machine.interpreter import Interpreter
     from amp_doctor.lint.syntax.parse import parse
 
     registry.load()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 # Prefixes do not matter: even in a raw string a backslash keeps the quote after it from closing.
 # A quote inside the braces of an f-string (PEP 701) splits it in two strings, which comes to the same.
-TOKEN = re.compile(
-    r"""
+_TOKEN = r"""
     (?P<newline>\r\n|\r|\n)
   | (?P<comment>\#[^\r\n]*)
   | (?P<opening>[(\[{])
@@ -16,11 +16,15 @@ TOKEN = re.compile(
   | (?P<long>"{3}[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*(?:"{3}|\Z) | '{3}[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*(?:'{3}|\Z)
       | \\(?:\r\n|\r|\n))
   | (?P<short>"[^"\\\r\n]*(?:\\(?:\r\n|.)[^"\\\r\n]*)*"? | '[^'\\\r\n]*(?:\\(?:\r\n|.)[^'\\\r\n]*)*'?)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+    """
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
+
+
+@cache
+def tokens() -> re.Pattern[str]:
+    """The expression, compiled when the first file needs it; most files do not."""
+    return re.compile(_TOKEN, re.VERBOSE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def layout(code: str) -> Layout:
     comments: list[Comment] = []
     statements: list[tuple[int, int]] = []
     line, line_start, first, depth, deepest, position = 1, 0, 0, 0, 0, 0
-    for token in TOKEN.finditer(code):
+    for token in tokens().finditer(code):
         start, kind = token.start(), token.lastgroup
         if not first and start > position and code[position:start].strip():
             first = line

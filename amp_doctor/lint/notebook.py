@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.errors import ReadError
-from amp_doctor.lint.logical import TOKEN
+from amp_doctor.lint.logical import tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -143,7 +143,7 @@ def _unfinished(line: str, depth: int, quote: str) -> tuple[int, str, bool]:
             return depth, quote, False
         start = closed.end()
     joined = False
-    for token in TOKEN.finditer(line, start):
+    for token in tokens().finditer(line, start):
         match token.lastgroup:
             case "opening":
                 depth += 1

@@ -11,8 +11,8 @@ from amp_doctor.lint.trace import ClassDef, Function, Seq
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from amp_doctor.lint.interpreter import Interpreter
-    from amp_doctor.lint.slicing import Slicer
+    from amp_doctor.lint.machine.interpreter import Interpreter
+    from amp_doctor.lint.machine.slicing import Slicer
     from amp_doctor.lint.source import Source
     from amp_doctor.lint.state import State
     from amp_doctor.lint.syntax.names import Reference
@@ -61,8 +61,6 @@ class Project:
         """A number for the next module."""
         self.count += 1
         return self.count
-
-    # --- imports ---------------------------------------------------------------------------------
 
     def bind_imports(self, m: Interpreter, names: tuple[tuple[str, str, int], ...], state: State) -> None:
         """Bind the names of one import statement in the current frame."""
@@ -192,8 +190,6 @@ class Project:
         except (OSError, ReadError, SyntaxFault, RecursionError):
             return None
 
-    # --- globals ---------------------------------------------------------------------------------
-
     def table(self, m: Interpreter, module: Module) -> dict[str, Value]:
         """The global names of another module, from running its top level quietly once."""
         if module.table is None:
@@ -211,7 +207,7 @@ class Project:
 
     def _run(self, m: Interpreter, module: Module) -> dict[str, Value]:
         from amp_doctor.lint.fold import fold
-        from amp_doctor.lint.interpreter import Call
+        from amp_doctor.lint.machine.interpreter import Call
         from amp_doctor.lint.state import State
 
         m.owners[module.number] = module

@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 
 UNUSED = "AMP002"
 
+# Compiled when there is something to read; most files have no such comments. Case does not matter.
 # A noqa comment that lists only other tools' codes is none of our business.
-_WORTH_READING = re.compile(
-    r"#\s*noqa(?!\s*:\s*[A-Z]+[0-9])|#\s*noqa\b[^\r\n]*(?:AMP|[a-z]-[a-z])|amp-doctor\s*:", re.I
-)
-_PRAGMA = re.compile(
+_WORTH_READING = r"#\s*noqa(?!\s*:\s*[A-Z]+[0-9])|#\s*noqa\b[^\r\n]*(?:AMP|[a-z]-[a-z])|amp-doctor\s*:"
+_PRAGMA = (
     r"\#\s*(?:(?P<noqa>noqa)\b\s*(?P<colon>:?)"
-    r"|amp-doctor\s*:\s*(?P<verb>[\w-]*)\s*(?:\[(?P<listed>[^\]\#]*)\]?)?)(?P<rest>[^#]*)",
-    re.IGNORECASE,
+    r"|amp-doctor\s*:\s*(?P<verb>[\w-]*)\s*(?:\[(?P<listed>[^\]\#]*)\]?)?)(?P<rest>[^#]*)"
 )
 _NOQA_CODE = re.compile(r"[,\s]*(?P<code>[A-Za-z]+[0-9]+|[a-z0-9]+(?:-[a-z0-9]+)+)\b(?!-)")
 _OURS = re.compile(r"AMP[0-9]*", re.IGNORECASE)
@@ -83,12 +81,12 @@ def pragmas(source: Source) -> tuple[Pragma, ...]:
     """The comments of `source` that may hide findings."""
     code = source.code
     low = code.lower()
-    if ("noqa" not in low and "amp-doctor" not in low) or not _WORTH_READING.search(code):
+    if ("noqa" not in low and "amp-doctor" not in low) or not re.search(_WORTH_READING, code, re.IGNORECASE):
         return ()
     seen = layout(code)
     found = []
     for comment in seen.comments:
-        for match in _PRAGMA.finditer(code, comment.start, comment.end):
+        for match in re.compile(_PRAGMA, re.IGNORECASE).finditer(code, comment.start, comment.end):
             pragma = _pragma(code, comment, match, seen)
             if pragma is not None:
                 found.append(pragma)

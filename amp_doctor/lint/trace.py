@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-# --- terms ---------------------------------------------------------------------------------------
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class Name:
@@ -130,9 +128,6 @@ class Opaque:
 Term = Name | Const | Attr | Item | Display | Star | Mapping | Binary | Unary | Compare | Boolean | Closure | Opaque
 
 
-# --- functions and classes -----------------------------------------------------------------------
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Param:
     """One parameter of a function."""
@@ -172,9 +167,6 @@ class ClassDef:
     methods: dict[str, Function] = field(default_factory=dict)
     decorators: tuple[Term, ...] = ()
     module: int = 0
-
-
-# --- leaves --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -257,9 +249,6 @@ class Exit:
 
 
 Leaf = Bind | Augment | CallLeaf | Evaluate | Define | DefineClass | Import | Forget | Exit
-
-
-# --- tree ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -121,8 +121,6 @@ class Protocol:
                 after = after.put(oid, replace(before, orphaned=True, stage=Stage.READY))
         return after.mark(scaler, 0)
 
-    # --- transitions -----------------------------------------------------------------------------
-
     def built(self, oid: str) -> Protocol:
         """An optimizer was constructed: no gradients yet."""
         return self.put(oid, Optimizer(Grads.EMPTY, Stage.READY))

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.lint import evaluate, library
 from amp_doctor.lint.apis import FRAMEWORK_WORDS
 from amp_doctor.lint.assume import decide
 from amp_doctor.lint.checks.precision import half_in
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Backward, Cast, Scale
+from amp_doctor.lint.machine import classes, evaluate, modules
 from amp_doctor.lint.objects import HALF, TRUE, Class, Literal, Object, Symbol, Tensor, Test, Value, text
 
 if TYPE_CHECKING:
@@ -71,16 +71,16 @@ def _activation(at: Moment[Cast], target: Value) -> bool:
     if function.name != "forward" or function.owner is None or not isinstance(target, Symbol | Tensor):
         return False
     receiver = at.state.env.get((at.interpreter.here, function.params[0].name)) if function.params else None
-    return isinstance(receiver, Object) and library.is_module_value(receiver) and not _parametrised(at, receiver)
+    return isinstance(receiver, Object) and modules.is_module_value(receiver) and not _parametrised(at, receiver)
 
 
 def _parametrised(at: Moment[Cast], module: Object) -> bool:
     """A module with weights of its own may be the first of a network, and its input no activation."""
     cls = module.cls
-    if not isinstance(cls, Class) or library.children_of(module, at.state):
+    if not isinstance(cls, Class) or modules.children_of(module, at.state):
         return True
-    found = evaluate.find_method(at.interpreter, cls, "__init__", at.state)
-    bases = evaluate.api_bases(at.interpreter, cls, at.state)
+    found = classes.find_method(at.interpreter, cls, "__init__", at.state)
+    bases = classes.api_bases(at.interpreter, cls, at.state)
     return set(bases) != {"torch.nn.Module"} or (
         found is not None and bool(found[0].words & {"Parameter", "register_parameter", "add_module"})
     )

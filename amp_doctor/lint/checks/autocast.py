@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Confidence
-from amp_doctor.lint import apis, calls, library
+from amp_doctor.lint import apis
 from amp_doctor.lint.checks.precision import Part, half_parts, keep, settled
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Args, Backward, Cast, Event, Forward, OpCall, Operation, Step
+from amp_doctor.lint.machine import follow, modules
+from amp_doctor.lint.machine.tensors import LOW, tensors_in
 from amp_doctor.lint.objects import FP32, NONE, Code, Items, Literal, Object, Symbol, Tensor, Value, text
-from amp_doctor.lint.tensors import LOW, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.machine.interpreter import Interpreter
     from amp_doctor.lint.state import Region, State
 
 
@@ -23,9 +24,6 @@ def explicit(at: Moment[Any]) -> Region | None:
     """The region in force, when it is written in the source and not merely believed in."""
     region = at.region()
     return None if region is None or any(each.presumed for each in at.state.regions) else region
-
-
-# --- what must stay outside ----------------------------------------------------------------------
 
 
 @check("AMP301", on=Backward)
@@ -71,7 +69,7 @@ def runs_model_plainly(at: Moment[OpCall], code: Code, args: Args) -> bool:
     report, length = m.report, len(m.log)
     m.report = listen
     try:
-        calls.call_code(m, at.event.at, code, args, alone)
+        follow.call_code(m, at.event.at, code, args, alone)
     finally:
         m.report = report
         del m.log[length:]
@@ -83,16 +81,16 @@ def _is_model(at: Moment[OpCall] | Moment[Forward], module: Value) -> bool:
         known = at.interpreter.facts.get("modules", ())
         return (
             module.key in known
-            or library._looks_like_module(at.interpreter, module, at.state)
+            or modules._looks_like_module(at.interpreter, module, at.state)
             or any(value == module and _of_module(owner, at.state) for (owner, _), value in at.state.heap.items())
         )
-    return library.is_module_value(module)
+    return modules.is_module_value(module)
 
 
 def _of_module(owner: str, state: State) -> bool:
     """The attributes of this object are those of a module, as far as they are known."""
     holders = [*state.env.values(), *state.heap.values()]
-    return any(isinstance(each, Object) and each.oid == owner and library.is_module_value(each) for each in holders)
+    return any(isinstance(each, Object) and each.oid == owner and modules.is_module_value(each) for each in holders)
 
 
 @check("AMP313", on=OpCall)
@@ -113,9 +111,6 @@ def compile_with_outside_backward(at: Moment[Backward]) -> Iterator[Draft]:
     compiled = isinstance(tensor, Tensor) and "compiled" in tensor.tags
     if compiled and at.region() is None and "backward_pass_autocast" not in at.module.words:
         yield at.finding("backward of a compiled model outside its autocast region")
-
-
-# --- the cache of cast weights -------------------------------------------------------------------
 
 
 @check("AMP311", on=Forward)
@@ -140,9 +135,6 @@ def no_grad_shares_cast_cache(at: Moment[Forward]) -> Iterator[Draft]:
 
 def _frozen(module: Value, state: State) -> bool:
     return state.heap.get((text(module), "%frozen")) == Literal(True)
-
-
-# --- casts that autocast does not need, or undoes ------------------------------------------------
 
 
 @check("AMP304", on=(Forward, Backward, Finished))
@@ -202,7 +194,7 @@ def float_layer_in_autocast(at: Moment[Cast | Forward]) -> Iterator[Draft]:
     module, region = at.event.module, explicit(at)
     if not isinstance(module, Object) or region is None or region.dtype not in LOW:
         return
-    found = library.precision_at(module, at.state)
+    found = modules.precision_at(module, at.state)
     if found is not None and (module.oid, found[1]) in floated:
         yield at.finding(
             f"autocast casts this layer all the same: in the region it runs in {region.dtype}",

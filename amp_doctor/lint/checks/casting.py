@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.lint import library
 from amp_doctor.lint.checks.precision import LOW, Part, has_batchnorm, keep, settled, trained_parts
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Backward, Cast, Forward, OpCall, Scale, Step, Unscale
+from amp_doctor.lint.machine import modules
 from amp_doctor.lint.objects import FALSE, HALF, NONE, TRUE, Literal, Object, Symbol, Tensor, Value, flat, text
 from amp_doctor.lint.typestate import Stage
 
@@ -28,9 +28,6 @@ _NORMS_BACK = re.compile(
     r"(bn|batch_?norm)\w*_(to_)?(float|fp32)",
     re.IGNORECASE,
 )
-
-
-# --- what was cast back --------------------------------------------------------------------------
 
 
 def cast_back(at: Moment[Any]) -> None:
@@ -53,9 +50,6 @@ def plain_parts(at: Moment[Step]) -> list[Part]:
     optimizer = at.event.optimizer
     stock = optimizer.origin == "constructed" and optimizer.api.startswith("torch.optim.")
     return trained_parts(at.state, optimizer) if stock and at.event.scaler is None else []
-
-
-# --- with a scaler -------------------------------------------------------------------------------
 
 
 @check("AMP402", on=(Step, Unscale, Cast, OpCall, Forward, Finished))
@@ -97,9 +91,6 @@ def fused_optimizer_half_parameters(at: Moment[Any]) -> Iterator[Draft]:
     for part in trained_parts(at.state, optimizer):
         if part.dtype == HALF:
             keep(at, [part], message, optimizer.at, (part.cast_at, "the parameters become float16 here"))
-
-
-# --- without a scaler ----------------------------------------------------------------------------
 
 
 @check("AMP401", on=(Step, Finished))
@@ -165,12 +156,9 @@ def cast_after_optimizer(at: Moment[Any]) -> Iterator[Draft]:
             keep(at, [part], message, part.cast_at, (at.event.optimizer.at, "the optimizer was built here"))
 
 
-# --- casts of their own --------------------------------------------------------------------------
-
-
 @check("AMP405", on=Forward)
 def half_model_on_cpu(at: Moment[Forward]) -> Iterator[Draft]:
-    found = library.precision_at(at.event.module, at.state)
+    found = modules.precision_at(at.event.module, at.state)
     device = at.state.heap.get((text(at.event.module), "%device"))
     if found is not None and found[0] == HALF and device == Literal("cpu"):
         message = "on some paths the model runs in float16 on the CPU, where float16 is slow and partly missing"
@@ -181,15 +169,15 @@ def half_model_on_cpu(at: Moment[Forward]) -> Iterator[Draft]:
 def cast_not_assigned(at: Moment[Any]) -> Iterator[Draft]:
     facts = at.interpreter.facts
     if isinstance(at.event, Finished):
-        modules = facts.get("cast-modules", set())
-        yield from (draft for place, draft in facts.get("lost-casts", {}).items() if place not in modules)
+        cast = facts.get("cast-modules", set())
+        yield from (draft for place, draft in facts.get("lost-casts", {}).items() if place not in cast)
         return
     target = at.event.target
     if at.event.used or at.event.dtype is None:
         return
     if not isinstance(target, Tensor):
-        known = isinstance(target, Symbol) and library._looks_like_module(at.interpreter, target, at.state)
-        if known or library.is_module_value(target):
+        known = isinstance(target, Symbol) and modules._looks_like_module(at.interpreter, target, at.state)
+        if known or modules.is_module_value(target):
             facts.setdefault("cast-modules", set()).add(at.event.at)
     elif "guessed" not in target.tags and (target.sure or not target.at):
         message = "the result of the cast is not used: a tensor is not cast in place"

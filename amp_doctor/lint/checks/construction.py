@@ -37,9 +37,6 @@ def _order(scaler: Object) -> tuple[str, ...]:
     return _NEW_ORDER[1:] if re.match(r"torch\.(cuda|cpu)\.", scaler.api) else _NEW_ORDER
 
 
-# --- scalers -------------------------------------------------------------------------------------
-
-
 @check("AMP106", on=Construct)
 def bad_constants(at: Moment[Construct]) -> Iterator[Draft]:
     scaler = at.event.object
@@ -140,9 +137,6 @@ def _device(scaler: Object) -> str | None:
     if isinstance(device, Literal) and device.value is None:
         return "cuda"
     return device.value.split(":")[0] if isinstance(device, Literal) and isinstance(device.value, str) else None
-
-
-# --- the arguments of autocast -------------------------------------------------------------------
 
 
 def _new_autocast(event: Construct) -> bool:

@@ -18,8 +18,6 @@ from amp_doctor.lint.trace import Attr, Branch, CallLeaf, Const, Exit, Name, Seq
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# --- autocast as an object -----------------------------------------------------------------------
-
 
 @check("AMP115", on=(OpCall, Reference))
 def not_called(at: Moment[OpCall | Reference]) -> Iterator[Draft]:
@@ -92,8 +90,6 @@ def on_generator(at: Moment[Finished]) -> Iterator[Draft]:
                 when = "the region is closed before the body runs"
                 yield at.finding(f"autocast decorates a {kind}: {when}", at=decorator.at)
 
-
-# --- private names, inverted flags ---------------------------------------------------------------
 
 _PRIVATE = re.compile(
     r"torch\.(?:cuda|cpu)\.amp\.(common)\b|torch\.(?:(?:cuda|cpu)\.)?amp\.autocast_mode\.(_cast)$|torch\._C\.(_jit_set_autocast_mode)$"

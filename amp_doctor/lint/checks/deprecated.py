@@ -98,9 +98,6 @@ def _findings(at: Moment[Finished]) -> Iterator[Draft]:
             yield at.finding(f"{old} is deprecated since torch 2.4: write {new}", at=site.at, fix=fixes.get(site))
 
 
-# --- one place -----------------------------------------------------------------------------------
-
-
 def _site(at: Moment[Finished], reference: Reference) -> Site | None:
     found = _NAME.match(reference.name)
     if found is None or reference.guarded or (found[1] == "cpu" and found[2].startswith("custom")):
@@ -172,9 +169,6 @@ def _arguments(at: Moment[Finished], site: Site) -> tuple[Edit, ...] | None:
     if site.name == "GradScaler" and first is not None and flag_term(first[2]):
         return None  # a flag as the scale is AMP107; to name it init_scale would set it in stone
     return mentions.with_device(at, reference, site.device, _ORDERS[site.name])
-
-
-# --- the file ------------------------------------------------------------------------------------
 
 
 def _fixes(at: Moment[Finished], sites: list[Site]) -> dict[Site, Fix]:
@@ -264,8 +258,6 @@ def _moved_import(known: Names, statement: ast.Import | ast.ImportFrom, aliases:
 def _written(alias: ast.alias) -> str:
     return f"{alias.name} as {alias.asname}" if alias.asname else alias.name
 
-
-# --- getters, setters and defaults ---------------------------------------------------------------
 
 _GETTER = re.compile(
     r"torch\.(?:(get|set)_autocast_(gpu|cpu|ipu|xla|hpu)_dtype|(is|set)_autocast_(cpu|ipu|xla|hpu)_enabled)$"

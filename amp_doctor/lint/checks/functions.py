@@ -10,8 +10,8 @@ from amp_doctor.finding import Applicability, Edit, Fix
 from amp_doctor.lint.apis import FLOAT32_OPS, LOWER_PRECISION
 from amp_doctor.lint.checks import mentions
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, Reference, check
-from amp_doctor.lint.evaluate import api_bases
 from amp_doctor.lint.events import OpCall
+from amp_doctor.lint.machine.classes import api_bases
 from amp_doctor.lint.objects import Class
 from amp_doctor.lint.trace import Attr, Binary, CallLeaf, ClassDef, Function, Name, Term
 
@@ -22,9 +22,6 @@ _CUSTOM = re.compile(r"torch\.(?:(?:cuda|cpu)\.)?amp\.(?:autocast_mode\.)?custom
 _PLAIN = ("staticmethod", "classmethod", "once_differentiable")
 _CASTS = ("float", "half", "bfloat16", "double", "to", "type", "type_as")
 _EXTENSION = re.compile(r"(^|[._])(_C|cuda|cu|kernels?|ext|extension|cpp|backend|fused)($|[._])")
-
-
-# --- pairs of decorators -------------------------------------------------------------------------
 
 
 def _decorators(at: Moment[Any], function: Function) -> tuple[dict[str, Reference], bool]:
@@ -100,9 +97,6 @@ def _partner(at: Moment[Any], reference: Reference, method: Function, kind: str)
     return at.fix(f"decorate {method.name} with custom_{kind}", Applicability.UNSAFE, edit)
 
 
-# --- arguments -----------------------------------------------------------------------------------
-
-
 @check("AMP121", on=Reference)
 def without_device(at: Moment[Reference]) -> Iterator[Draft]:
     reference = at.event
@@ -122,9 +116,6 @@ def without_device(at: Moment[Reference]) -> Iterator[Draft]:
         edit = mentions.put_first(at, reference, device)
     fix = at.fix('add device_type="cuda"', Applicability.UNSAFE, edit)
     yield at.finding(f"custom_{kind[1]} without device_type: torch.amp raises TypeError", fix=fix)
-
-
-# --- what the functions do -----------------------------------------------------------------------
 
 
 @check("AMP125", on=OpCall)

@@ -97,9 +97,6 @@ def argument(reference: Reference, position: int, keyword: str) -> tuple[int, in
     return None
 
 
-# --- edits ---------------------------------------------------------------------------------------
-
-
 def put_first(at: Moment[Any], reference: Reference, text: str, then: str = "") -> Edit:
     """Make `text` the first argument of a call; `then` is written before the argument that was first."""
     places = at.module.places

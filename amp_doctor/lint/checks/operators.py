@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.finding import Confidence
-from amp_doctor.lint import apis, library
+from amp_doctor.lint import apis
 from amp_doctor.lint.checks.registry import Draft, Moment, check
 from amp_doctor.lint.events import Cast, Forward, OpCall, Operation, Store
-from amp_doctor.lint.marks import huge, lost, number
+from amp_doctor.lint.machine import modules
+from amp_doctor.lint.machine.marks import huge, lost, number
 from amp_doctor.lint.objects import HALF, Items, Literal, Object, Tensor, Value
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ def operand(event: OpCall) -> Value | None:
 def given(event: OpCall, position: int, keyword: str) -> Value | None:
     """An argument by its position in the functional spelling; the method has one less."""
     return event.arg(position - event.name.startswith("Tensor."), keyword)
-
-
-# --- constants -----------------------------------------------------------------------------------
 
 
 @check("AMP501", on=(OpCall, Operation, Store, Cast))
@@ -96,8 +94,6 @@ def _in_call(event: OpCall) -> tuple[Value, Value] | None:
         return (constant, event.result) if constant is not None else None
     return None
 
-
-# --- guards --------------------------------------------------------------------------------------
 
 _CLAMPS = frozenset({"clamp", "clamp_min", "clip"})
 _DEFAULT_EPS: dict[str, tuple[int, float]] = {"normalize": (3, 1e-12), "cosine_similarity": (3, 1e-8)}
@@ -182,11 +178,11 @@ def norm_eps_below_half(at: Moment[Forward | Cast]) -> Iterator[Draft]:
     if isinstance(at.event, Cast):
         module, low = at.event.target, at.event.dtype == HALF
     else:
-        module, low = at.event.module, library.precision_of(at.event.module, at.state) == HALF
-    if not isinstance(module, Object) or not library.is_module_value(module) or at.region() is not None or not low:
+        module, low = at.event.module, modules.precision_of(at.event.module, at.state) == HALF
+    if not isinstance(module, Object) or not modules.is_module_value(module) or at.region() is not None or not low:
         return
     what = "cast to float16 here" if isinstance(at.event, Cast) else "called in float16 here"
-    for part in (module, *library._descendants(module, at.state)):
+    for part in (module, *modules._descendants(module, at.state)):
         known = isinstance(part, Object) and part.api.rpartition(".")[2] in _NORMS
         if known and isinstance(part, Object) and lost(part.fact("eps")):
             yield at.finding(

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.lint import apis, library
+from amp_doctor.lint import apis
+from amp_doctor.lint.machine import modules
 from amp_doctor.lint.objects import BF16, FALSE, HALF, Literal, Object, Symbol, Value, flat, text
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def trained_parts(state: State, optimizer: Object) -> list[Part]:
     found = []
     for item in flat(state.heap.get((optimizer.oid, "%params"))):
         owner = item.fact("of") if isinstance(item, Object) and item.role in ("params", "param") else item
-        if isinstance(owner, Symbol) or (owner is not None and library.is_module_value(owner)):
+        if isinstance(owner, Symbol) or (owner is not None and modules.is_module_value(owner)):
             parts = half_parts(state, owner, owner) or _part_of_half(state, owner)
             found += [part for part in parts if part not in found]
     return found
@@ -57,7 +58,7 @@ def half_parts(state: State, module: Value, owner: Value, depth: int = 0) -> lis
     """The parts of a module that were cast to half precision and are not frozen."""
     if frozen(state, module):
         return []
-    children = library.children_of(module, state)
+    children = modules.children_of(module, state)
     own = _own(state, module)
     if own is not None and own[0] in LOW:
         children = [child for child in children if _has_parameters(child)]
@@ -82,7 +83,7 @@ def _part_of_half(state: State, module: Value) -> list[Part]:
         return []
     for holder in [*state.env.values(), *state.heap.values()]:
         own = _own(state, holder) if isinstance(holder, Object) else None
-        if own is not None and own[0] in LOW and module in library._descendants(holder, state):
+        if own is not None and own[0] in LOW and module in modules._descendants(holder, state):
             return [Part(holder, *own, module)]
     return []
 
@@ -114,16 +115,13 @@ def has_batchnorm(module: Value, state: State, depth: int = 0) -> bool:
         return False
     if apis.BATCHNORM_MODELS.match(module.api) or (apis.BATCHNORM.match(module.api) and "Instance" not in module.api):
         return True
-    return any(has_batchnorm(child, state, depth + 1) for child in library.children_of(module, state))
+    return any(has_batchnorm(child, state, depth + 1) for child in modules.children_of(module, state))
 
 
 def half_in(state: State) -> bool:
     """Some module is half precision on this path."""
     dtypes = (value for (_, name), value in state.heap.items() if name == "%dtype")
     return any(isinstance(value, Literal) and value.value in LOW for value in dtypes)
-
-
-# --- one cast, one finding -----------------------------------------------------------------------
 
 
 def keep(at: Moment[Any], parts: list[Part], message: str, place: int, *trail: tuple[int, str]) -> None:

@@ -10,7 +10,7 @@ from amp_doctor.lint import apis
 from amp_doctor.lint.checks.operators import given, half, operand, sureness
 from amp_doctor.lint.checks.registry import Draft, Moment, check
 from amp_doctor.lint.events import OpCall, Operation, Store
-from amp_doctor.lint.marks import is_count, number
+from amp_doctor.lint.machine.marks import is_count, number
 from amp_doctor.lint.objects import BF16, FP32, HALF, Items, Symbol, Tensor, Value
 
 if TYPE_CHECKING:
@@ -170,8 +170,6 @@ def _division(event: Operation | OpCall) -> tuple[Value | None, Value | None]:
         return (event.left, event.right) if event.op in ("Divide", "Divide=") else (None, None)
     return (event.receiver, event.arg(0, "other")) if event.name in ("Tensor.div", "Tensor.div_") else (None, None)
 
-
-# --- cancellation --------------------------------------------------------------------------------
 
 _SLICES = re.compile(r"\(?\s*([\w.]+)\[([^\[\]]*)\]\s*-\s*\1\[([^\[\]]*)\]")
 _NEIGHBOURS = {("1:", ":-1"), (":-1", "1:"), ("2:", ":-2"), (":-2", "2:")}

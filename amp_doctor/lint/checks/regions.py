@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_doctor.finding import Confidence
-from amp_doctor.lint import apis, library
+from amp_doctor.lint import apis
 from amp_doctor.lint.checks.autocast import explicit
 from amp_doctor.lint.checks.registry import Draft, Moment, check
 from amp_doctor.lint.events import Args, Forward, OpCall
+from amp_doctor.lint.machine import arguments, modules
+from amp_doctor.lint.machine.tensors import LOW, tensors_in
 from amp_doctor.lint.objects import FALSE, FP32, Api, Literal, Object, Symbol, Tensor, Value, dtype_of
-from amp_doctor.lint.tensors import LOW, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,7 @@ def half_of_autocast(value: Value | None) -> bool:
 
 def in_half(name: str, args: Args) -> Tensor | None:
     """The half-precision score that makes this loss run in half precision, if it does outside autocast."""
-    score, target = library.argument(args, 0, "input"), library.argument(args, 1, "target")
+    score, target = arguments.argument(args, 0, "input"), arguments.argument(args, 1, "target")
     if not isinstance(score, Tensor) or not half_of_autocast(score):
         return None
     if name in _OF_SCORES or (name in _POINTWISE and isinstance(target, Tensor) and target.dtype == score.dtype):
@@ -73,9 +74,6 @@ def in_half(name: str, args: Args) -> Tensor | None:
 
 def _confidence(tensor: Tensor) -> Confidence:
     return Confidence.HIGH if tensor.sure else Confidence.MEDIUM
-
-
-# --- losses --------------------------------------------------------------------------------------
 
 
 @check("AMP302", on=(OpCall, Forward))
@@ -133,7 +131,7 @@ def sigmoid_before_bce(at: Moment[OpCall | Forward]) -> Iterator[Draft]:
     found, region = loss_call(at.event), at.region()
     if found is None or found[0] != "binary_cross_entropy" or (region is not None and region.device != "cpu"):
         return
-    prob = library.argument(found[1], 0, "input")
+    prob = arguments.argument(found[1], 0, "input")
     if isinstance(prob, Tensor) and "low-sigmoid" in prob.tags:
         yield at.finding(
             "a sigmoid under autocast before binary cross entropy: use the loss with logits",
@@ -171,7 +169,7 @@ def _half_input(at: Moment[OpCall | Forward]) -> Tensor | None:
             return made[0]
         return None if imported(module) else next((each for each in made if half_of_autocast(each)), None)
     layer = isinstance(module, Object) and (apis.LOWER_MODULES.match(module.api) or module.api == "torch.nn.Sequential")
-    if layer and library.precision_of(module, at.state) in (None, FP32):
+    if layer and modules.precision_of(module, at.state) in (None, FP32):
         return next((each for each in inputs if half_of_autocast(each)), None)
     return None
 
@@ -185,8 +183,6 @@ def _fragile_operand(at: Moment[OpCall | Forward]) -> Tensor | None:
     told = any(key == "dtype" for key, _ in event.args)
     return first if isinstance(first, Tensor) and half_of_autocast(first) and first.sure and not told else None
 
-
-# --- other operations ----------------------------------------------------------------------------
 
 _NO_HALF = frozenset(
     [

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from amp_doctor.finding import Applicability, Confidence, Edit, Fix
 from amp_doctor.lint.assume import decide
+from amp_doctor.lint.machine.tensors import active_region
 from amp_doctor.lint.project import STRIDE, Module
 from amp_doctor.lint.syntax.names import Reference
-from amp_doctor.lint.tensors import active_region
 
 if TYPE_CHECKING:
     from amp_doctor.lint.events import Event
-    from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.machine.interpreter import Interpreter
     from amp_doctor.lint.objects import Object, Value
     from amp_doctor.lint.state import Region, State
 
@@ -49,8 +49,6 @@ class Moment(Generic[E]):
     interpreter: Interpreter
     code: str
 
-    # --- facts -----------------------------------------------------------------------------------
-
     @property
     def module(self) -> Module:
         """The module that is being linted."""
@@ -83,8 +81,6 @@ class Moment(Generic[E]):
         text: str = self.home(at).places.text(at)
         return text
 
-    # --- reporting -------------------------------------------------------------------------------
-
     def finding(
         self,
         message: str,
@@ -98,8 +94,6 @@ class Moment(Generic[E]):
         place = at if at is not None else self.event.at  # type: ignore[attr-defined]
         steps = tuple((step, words) for step, words in trail if step)
         return Draft(self.code, message, place, steps, fix, confidence)
-
-    # --- fixes -----------------------------------------------------------------------------------
 
     def fix(self, message: str, applicability: Applicability, *edits: Edit | None) -> Fix | None:
         """A fix of these edits, or None when one of them could not be made."""
@@ -173,19 +167,25 @@ def codes() -> set[str]:
 def load() -> None:
     """Import every family, which registers its checks."""
     from amp_doctor.lint.checks import (  # noqa: F401
+        accumulation,
         activations,
         autocast,
+        backward,
         casting,
+        checkpoints,
+        clipping,
         construction,
         contexts,
         deprecated,
         functions,
-        lifecycle,
         operators,
         opinions,
+        penalties,
         reductions,
         regions,
-        scaling,
+        scaler,
+        steps,
+        updates,
     )
 
 

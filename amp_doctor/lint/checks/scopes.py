@@ -104,8 +104,6 @@ class _Reader(ast.NodeVisitor):
             scope = scope.parent
         return Load(node.id, offset, scope, inside)
 
-    # --- bindings --------------------------------------------------------------------------------
-
     def bind(self, name: str | None) -> None:
         """A binding that is no import."""
         if name is not None:
@@ -143,8 +141,6 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     visit_MatchStar = visit_MatchAs  # noqa: N815 - the names ast wants
-
-    # --- scopes ----------------------------------------------------------------------------------
 
     def inside(self, kind: str, *parts: ast.AST) -> None:
         """Visit the parts of a definition in a scope of its own."""

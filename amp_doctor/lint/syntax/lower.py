@@ -6,17 +6,17 @@ into leaves in evaluation order (see `lint.trace`).
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from amp_doctor.lint import trace as t
+from amp_doctor.lint.syntax import expressions
 from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted, tests_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 _IMPORT_FAULTS = frozenset({"ModuleNotFoundError", "Exception"})
 _MISSING = frozenset({"ImportError", "AttributeError", "TypeError"})  # what a name or parameter of a newer torch raises
@@ -38,7 +38,7 @@ class Lowered:
 
 def lower(module: cst.Module, base: int, number: int) -> Lowered:
     """Lower a parsed module; node numbers start at `base`, `number` tags its functions and classes."""
-    lowering = _Lowering(base, number)
+    lowering = Lowering(base, number)
     body = lowering.block(module.body)
     return Lowered(
         body,
@@ -52,7 +52,9 @@ def lower(module: cst.Module, base: int, number: int) -> Lowered:
     )
 
 
-class _Lowering:
+class Lowering:
+    """The pass over one module: what it has emitted so far, and the names, words and nodes met on the way."""
+
     def __init__(self, base: int, number: int) -> None:
         self.base = base
         self.number = number
@@ -72,8 +74,6 @@ class _Lowering:
         self.statement = 0
         self.statement_of: dict[int, int] = {}
         self.temps = 0
-
-    # --- bookkeeping -----------------------------------------------------------------------------
 
     def at(self, node: cst.CSTNode) -> int:
         self.nodes.append(node)
@@ -141,11 +141,9 @@ class _Lowering:
             if handler:
                 handler(self, small)
 
-    # --- small statements ------------------------------------------------------------------------
-
     def expr(self, node: cst.Expr) -> None:
         if isinstance(node.value, cst.Call):
-            self.call(node.value, used=False)
+            expressions.call(self, node.value, used=False)
         elif not isinstance(node.value, cst.SimpleString | cst.ConcatenatedString):
             self.emit(t.Evaluate(self.at(node), self.term(node.value)))
 
@@ -229,8 +227,6 @@ class _Lowering:
         if self.imports.reported(name):
             at = self.at(node)
             self.references.append(Reference(at, self.at(part), name, how, self.guard > 0, alias=alias))
-
-    # --- compound statements ---------------------------------------------------------------------
 
     def if_(self, node: cst.If) -> None:
         test = self.test(node.test)
@@ -431,8 +427,6 @@ class _Lowering:
         self.classes.append(definition)
         self.emit(t.DefineClass(definition.at, definition))
 
-    # --- expressions -----------------------------------------------------------------------------
-
     def quiet(self, node: cst.BaseExpression) -> t.Term:
         """An annotation: its names count as references, its calls are not executed."""
         term: t.Term
@@ -445,7 +439,7 @@ class _Lowering:
         return self.term(node)
 
     def term(self, node: cst.CSTNode, report: bool = True) -> t.Term:
-        handler = _EXPRESSIONS.get(type(node))
+        handler = expressions.HANDLERS.get(type(node))
         if handler is None:
             return t.Opaque(self.at(node), ())
         if report and isinstance(node, cst.Attribute | cst.Name):
@@ -458,214 +452,6 @@ class _Lowering:
             name = self.imports.resolve(dotted(node))
             if name and self.imports.reported(name):
                 self.references.append(Reference(self.at(node), self.at(node), name, self.role, self.guard > 0))
-
-    def name(self, node: cst.Name) -> t.Term:
-        if node.value in _CONSTANTS:
-            return t.Const(self.at(node), _CONSTANTS[node.value])
-        self.words[-1].add(node.value)
-        return t.Name(self.at(node), node.value)
-
-    def attribute(self, node: cst.Attribute) -> t.Term:
-        self.words[-1].add(node.attr.value)
-        return t.Attr(self.at(node), self.term(node.value, report=False), node.attr.value)
-
-    def number_(self, node: cst.Integer | cst.Float | cst.Imaginary) -> t.Term:
-        try:
-            value: object = ast.literal_eval(node.value)
-        except (ValueError, SyntaxError):
-            value = ...
-        return t.Const(self.at(node), value)
-
-    def string(self, node: cst.SimpleString) -> t.Term:
-        return t.Const(self.at(node), node.evaluated_value)
-
-    def concatenated(self, node: cst.ConcatenatedString) -> t.Term:
-        if not _filled_in(node):
-            return t.Const(self.at(node), node.evaluated_value)
-        left, right = self.term(node.left), self.term(node.right)
-        said = tuple(piece for side in (left, right) for piece in _said(side))
-        return t.Opaque(self.at(node), (left, right), said)
-
-    def formatted(self, node: Any) -> t.Term:
-        parts = tuple(self.fillings(node.parts))
-        said: tuple[str, ...] = ()
-        if isinstance(node, cst.FormattedString):
-            pieces = (part.value for part in node.parts if isinstance(part, cst.FormattedStringText))
-            said = tuple(piece for piece in pieces if not set(piece) & set("\\{}"))
-        return t.Opaque(self.at(node), parts, said)
-
-    def fillings(self, parts: Sequence[Any]) -> Iterator[t.Term]:
-        """What an f-string fills in, the expressions inside format specifications too."""
-        for part in parts:
-            if hasattr(part, "expression"):
-                yield self.term(part.expression)
-                yield from self.fillings(part.format_spec or ())
-
-    def ellipsis(self, node: cst.Ellipsis) -> t.Term:
-        return t.Const(self.at(node), ...)
-
-    def call(self, node: cst.Call, used: bool = True) -> t.Term:
-        name = self.imports.resolve(dotted(node.func)) if isinstance(node.func, cst.Name | cst.Attribute) else None
-        reported = bool(name) and self.imports.reported(name or "")
-        if isinstance(node.func, cst.Attribute):
-            owner = node.func.value
-            last = owner.attr if isinstance(owner, cst.Attribute) else owner
-            if isinstance(last, cst.Name):
-                self.uses.setdefault(last.value, set()).add(node.func.attr.value)
-        func = self.term(node.func, report=not reported)
-        args: list[tuple[str | None, t.Term]] = []
-        builtin = node.func.value if isinstance(node.func, cst.Name) else ""
-        guard = builtin == "getattr" and len(node.args) == 3  # the third argument is the fallback
-        saved = self.role
-        self.guard += guard
-        if self.role == "name" and builtin in ("isinstance", "issubclass"):
-            self.role = "instance"
-        for arg in node.args:
-            value = self.term(arg.value)
-            key = arg.keyword.value if arg.keyword is not None else (arg.star or None)
-            if key is not None and arg.keyword is not None:
-                self.words[-1].add(key)
-            args.append((key, value))
-        self.role = saved
-        self.guard -= guard
-        at = self.at(node)
-        if reported:
-            ats = tuple(self.at(arg) for arg in node.args)
-            self.references.append(
-                Reference(at, self.at(node.func), name or "", "call", self.guard > 0, tuple(args), ats, used=used)
-            )
-        temp = self.fresh()
-        self.emit(t.CallLeaf(at, temp, func, tuple(args), used))
-        return t.Name(at, temp)
-
-    def subscript(self, node: cst.Subscript) -> t.Term:
-        base = self.term(node.value)
-        index: list[t.Term | None] = []
-        for element in node.slice:
-            if isinstance(element.slice, cst.Index):
-                index.append(self.term(element.slice.value))
-            elif isinstance(element.slice, cst.Slice):
-                for bound in (element.slice.lower, element.slice.upper, element.slice.step):
-                    if bound is not None:
-                        self.term(bound)
-                index.append(None)
-        return t.Item(self.at(node), base, tuple(index))
-
-    def display(self, node: cst.List | cst.Tuple | cst.Set) -> t.Term:
-        items: list[t.Term] = []
-        for element in node.elements:
-            value = self.term(element.value)
-            items.append(t.Star(self.at(element), value) if isinstance(element, cst.StarredElement) else value)
-        return t.Display(self.at(node), type(node).__name__.lower(), tuple(items))
-
-    def dict_(self, node: cst.Dict) -> t.Term:
-        pairs: list[tuple[t.Term | None, t.Term]] = []
-        for element in node.elements:
-            key = self.term(element.key) if isinstance(element, cst.DictElement) else None
-            pairs.append((key, self.term(element.value)))
-        return t.Mapping(self.at(node), tuple(pairs))
-
-    def starred(self, node: cst.StarredElement) -> t.Term:
-        return t.Star(self.at(node), self.term(node.value))
-
-    def binary(self, node: cst.BinaryOperation) -> t.Term:
-        left = self.term(node.left)
-        return t.Binary(self.at(node), type(node.operator).__name__, left, self.term(node.right))
-
-    def unary(self, node: cst.UnaryOperation) -> t.Term:
-        operand = self.term(node.expression)
-        return t.Unary(self.at(node), type(node.operator).__name__, operand)
-
-    def comparison(self, node: cst.Comparison) -> t.Term:
-        left = self.term(node.left)
-        parts: list[t.Term] = []
-        for target in node.comparisons:
-            right = self.term(target.comparator)
-            parts.append(t.Compare(self.at(node), _COMPARISONS.get(type(target.operator).__name__, "?"), left, right))
-            left = right
-        return parts[0] if len(parts) == 1 else t.Boolean(self.at(node), "and", tuple(parts))
-
-    def boolean(self, node: cst.BooleanOperation) -> t.Term:
-        op = "and" if isinstance(node.operator, cst.And) else "or"
-        left = self.term(node.left)
-        hoisted, right = self.collect(lambda: self.term(node.right))
-        if not hoisted.items:
-            return t.Boolean(self.at(node), op, (left, right))
-        # The right operand calls something: it runs only when the left one lets it.
-        temp = t.Name(self.at(node), self.fresh())
-        at = temp.at
-        self.emit(t.Bind(at, temp, left))
-        run = t.Seq((*hoisted.items, t.Bind(at, temp, right)))
-        self.emit(t.Branch(at, temp, run if op == "and" else t.Seq(), t.Seq() if op == "and" else run))
-        return temp
-
-    def choice(self, node: cst.IfExp) -> t.Term:
-        test = self.test(node.test)
-        temp = t.Name(self.at(node), self.fresh())
-
-        def arm(value: cst.BaseExpression) -> t.Seq:
-            return self.collect(lambda: self.emit(t.Bind(self.at(value), temp, self.term(value))))[0]
-
-        guard = self.guards(node.test)
-        self.guard += guard
-        self.emit(t.Branch(temp.at, test, arm(node.body), arm(node.orelse)))
-        self.guard -= guard
-        return temp
-
-    def lambda_(self, node: cst.Lambda) -> t.Term:
-        return t.Closure(self.at(node), self.make_function("<lambda>", node.params, node.body, node))
-
-    def comprehension(self, node: Any) -> t.Term:
-        temp = self.fresh()
-        kind = {"DictComp": "dict", "SetComp": "set"}.get(type(node).__name__, "list")
-        self.gather(node, node.for_in, temp, kind)
-        return t.Name(self.at(node), temp)
-
-    def gather(self, node: Any, clause: cst.CompFor, temp: str, kind: str) -> None:
-        source = self.term(clause.iter)
-        target = self.term(clause.target)
-
-        def work() -> t.Term:
-            for condition in clause.ifs:
-                self.term(condition.test)
-            if clause.inner_for_in is not None:
-                inner = self.fresh()
-                self.gather(node, clause.inner_for_in, inner, kind)
-                return t.Star(self.at(clause), t.Name(self.at(clause), inner))
-            if isinstance(node, cst.DictComp):
-                return t.Display(self.at(node), "tuple", (self.term(node.key), self.term(node.value)))
-            return self.term(node.elt)
-
-        body, element = self.collect(work)
-        self.emit(t.Gather(self.at(clause), temp, kind, target, source, body, element))
-
-    def walrus(self, node: cst.NamedExpr) -> t.Term:
-        value = self.term(node.value)
-        target = self.term(node.target)
-        self.emit(t.Bind(self.at(node), target, value))
-        return target
-
-    def await_(self, node: cst.Await) -> t.Term:
-        return self.term(node.expression)
-
-    def yield_(self, node: cst.Yield) -> t.Term:
-        self.yields[-1] = True
-        value = node.value.item if isinstance(node.value, cst.From) else node.value
-        return t.Opaque(self.at(node), (self.term(value),) if value is not None else ())
-
-
-def _filled_in(node: cst.BaseExpression) -> bool:
-    """A part of a concatenated string is an f-string or a t-string."""
-    if isinstance(node, cst.ConcatenatedString):
-        return _filled_in(node.left) or _filled_in(node.right)
-    return not isinstance(node, cst.SimpleString)
-
-
-def _said(term: t.Term) -> tuple[str, ...]:
-    """The letters that certainly stand in a string."""
-    if isinstance(term, t.Const):
-        return (term.value,) if isinstance(term.value, str) else ()
-    return term.said if isinstance(term, t.Opaque) else ()
 
 
 def _words(node: cst.CSTNode) -> set[str]:
@@ -738,21 +524,8 @@ def _definitions(blocks: Sequence[t.Seq]) -> list[t.Trace]:
     return found
 
 
-_CONSTANTS: dict[str, object] = {"None": None, "True": True, "False": False}
-_COMPARISONS = {
-    "Equal": "==",
-    "NotEqual": "!=",
-    "Is": "is",
-    "IsNot": "is not",
-    "In": "in",
-    "NotIn": "not in",
-    "LessThan": "<",
-    "LessThanEqual": "<=",
-    "GreaterThan": ">",
-    "GreaterThanEqual": ">=",
-}
-_L = _Lowering
-_SMALL: dict[type, Callable[[_Lowering, Any], None]] = {
+_L = Lowering
+_SMALL: dict[type, Callable[[Lowering, Any], None]] = {
     cst.Expr: _L.expr,
     cst.Assign: _L.assign,
     cst.AnnAssign: _L.ann_assign,
@@ -768,7 +541,7 @@ _SMALL: dict[type, Callable[[_Lowering, Any], None]] = {
     cst.Break: lambda self, node: self.emit(t.Exit(self.at(node), "break")),
     cst.Continue: lambda self, node: self.emit(t.Exit(self.at(node), "continue")),
 }
-_STATEMENTS: dict[type, Callable[[_Lowering, Any], None]] = {
+_STATEMENTS: dict[type, Callable[[Lowering, Any], None]] = {
     cst.If: _L.if_,
     cst.For: _L.for_,
     cst.While: _L.while_,
@@ -779,36 +552,3 @@ _STATEMENTS: dict[type, Callable[[_Lowering, Any], None]] = {
     cst.ClassDef: _L.class_,
     cst.Match: _L.match,
 }
-_EXPRESSIONS: dict[type, Callable[[_Lowering, Any], t.Term]] = {
-    cst.Name: _L.name,
-    cst.Attribute: _L.attribute,
-    cst.Call: _L.call,
-    cst.Subscript: _L.subscript,
-    cst.Integer: _L.number_,
-    cst.Float: _L.number_,
-    cst.Imaginary: _L.number_,
-    cst.SimpleString: _L.string,
-    cst.ConcatenatedString: _L.concatenated,
-    cst.FormattedString: _L.formatted,
-    cst.Ellipsis: _L.ellipsis,
-    cst.List: _L.display,
-    cst.Tuple: _L.display,
-    cst.Set: _L.display,
-    cst.Dict: _L.dict_,
-    cst.StarredElement: _L.starred,
-    cst.BinaryOperation: _L.binary,
-    cst.UnaryOperation: _L.unary,
-    cst.Comparison: _L.comparison,
-    cst.BooleanOperation: _L.boolean,
-    cst.IfExp: _L.choice,
-    cst.Lambda: _L.lambda_,
-    cst.ListComp: _L.comprehension,
-    cst.SetComp: _L.comprehension,
-    cst.GeneratorExp: _L.comprehension,
-    cst.DictComp: _L.comprehension,
-    cst.NamedExpr: _L.walrus,
-    cst.Await: _L.await_,
-    cst.Yield: _L.yield_,
-}
-if hasattr(cst, "TemplatedString"):
-    _EXPRESSIONS[cst.TemplatedString] = _L.formatted

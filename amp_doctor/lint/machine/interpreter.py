@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.lint import evaluate
 from amp_doctor.lint.assume import assume, decide
 from amp_doctor.lint.events import Choose, Construct, Enter, Event, Forward, Leave
 from amp_doctor.lint.fold import fold
+from amp_doctor.lint.machine import binding, calls, classes, evaluate, library, loops
+from amp_doctor.lint.machine.tensors import active_region
 from amp_doctor.lint.objects import (
     BF16,
     HALF,
@@ -31,7 +32,6 @@ from amp_doctor.lint.objects import (
     text,
 )
 from amp_doctor.lint.state import Region, State
-from amp_doctor.lint.tensors import active_region
 from amp_doctor.lint.trace import (
     Augment,
     Bind,
@@ -106,8 +106,6 @@ class Interpreter:
     regions: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
 
-    # --- what checks see -------------------------------------------------------------------------
-
     def emit(self, event: Event, state: State) -> None:
         """Show an event to the checks, with the state as it was before it."""
         if self.quiet:
@@ -142,8 +140,6 @@ class Interpreter:
         )
         if (low or own) and owns and all(known.oid != instance.oid for known, _ in self.trainers):
             self.trainers.append((instance, state.copy()))
-
-    # --- frames ----------------------------------------------------------------------------------
 
     def frame(self, parent: int, call_at: int, function_at: int) -> int:
         """The frame of one call: the same call site in the same caller always gets the same number."""
@@ -181,38 +177,34 @@ class Interpreter:
             frame = self.parents[frame]
         return frame
 
-    # --- the machine that fold drives ------------------------------------------------------------
-
     def leaf(self, leaf: Any, state: State) -> list[State]:
         self.spent += 1
         if self.spent > BUDGET or self.spent > self.limit:
             raise OutOfBudget
         match leaf:
             case CallLeaf():
-                from amp_doctor.lint import calls
-
                 return calls.call_leaf(self, leaf, state)
             case Bind(at, target, value):
-                evaluate.bind(self, target, evaluate.evaluate(self, value, state), state, at)
+                binding.bind(self, target, evaluate.evaluate(self, value, state), state, at)
             case Augment():
-                evaluate.augment(self, leaf, state)
+                binding.augment(self, leaf, state)
             case Evaluate(_, value):
                 evaluate.evaluate(self, value, state)
             case Define(_, function):
                 self.define(function, state)
             case DefineClass(_, definition):
-                return evaluate.define_class(self, definition, state)
+                return classes.define_class(self, definition, state)
             case Import(_, names):
                 self.project.bind_imports(self, names, state)
             case Forget(at, target):
-                evaluate.bind(
-                    self, target, Symbol(f"{evaluate.term_name(target)}@{at}", evaluate.term_name(target)), state, at
+                binding.bind(
+                    self, target, Symbol(f"{binding.term_name(target)}@{at}", binding.term_name(target)), state, at
                 )
             case Exit(at, kind, value):
                 if kind == "return":
                     result = evaluate.evaluate(self, value, state) if value is not None else NONE
                     state.env[(self.here, "%return")] = result
-                    evaluate.returned(self, at, result, state)
+                    binding.returned(self, at, result, state)
         return [state]
 
     def define(self, function: Function, state: State) -> None:
@@ -251,11 +243,11 @@ class Interpreter:
         if loop.source is None:
             return None
         source = evaluate.evaluate(self, loop.source, state)
-        return evaluate.known_elements(source)
+        return loops.known_elements(source)
 
     def bind_element(self, loop: Loop, state: State, element: Value) -> State:
         if loop.target is not None:
-            evaluate.bind(self, loop.target, element, state, loop.at)
+            binding.bind(self, loop.target, element, state, loop.at)
         return state
 
     def advance(self, loop: Loop, state: State, first: bool) -> tuple[list[State], list[State]]:
@@ -268,8 +260,8 @@ class Interpreter:
         leaving = [] if first else [state.copy()]
         if loop.source is not None and loop.target is not None:
             source = evaluate.evaluate(self, loop.source, state)
-            element = evaluate.element_of(self, source, loop.at, state, first)
-            evaluate.bind(self, loop.target, element, state, loop.at)
+            element = loops.element_of(self, source, loop.at, state, first)
+            binding.bind(self, loop.target, element, state, loop.at)
         return [state], leaving
 
     def begun(self, loop: Loop, states: list[State]) -> dict[int, Protocol]:
@@ -287,7 +279,7 @@ class Interpreter:
         return active if active and len(active) < len(states) and picks(loop) else states
 
     def gather(self, node: Gather, state: State) -> list[State]:
-        return evaluate.gather(self, node, state)
+        return loops.gather(self, node, state)
 
     def enter(self, node: With, state: State) -> list[State]:
         context = evaluate.evaluate(self, node.context, state)
@@ -318,14 +310,12 @@ class Interpreter:
         elif isinstance(context, Object) and context.role == "mode":
             mark = f"mode:{context.api}"
         else:
-            from amp_doctor.lint import library
-
             library.unknown_context(self, at, context, state)
             if isinstance(context, Object) and context.role == "instance":
                 value = context
         state.modes = (*state.modes, mark)
         if target is not None:
-            evaluate.bind(self, target, value, state, at)
+            binding.bind(self, target, value, state, at)
         return [state]
 
     def region(self, context: Object, at: int, presumed: bool = False) -> Region:
@@ -391,8 +381,6 @@ class Interpreter:
         """An argument of the call is a half-precision tensor: every operation on it matters."""
         given = (part for param in function.params for part in flat(state.env.get((self.here, param.name))))
         return any(isinstance(part, Tensor) and part.dtype in (HALF, BF16) for part in given)
-
-    # --- helpers ---------------------------------------------------------------------------------
 
     def run(self, body: Seq, state: State) -> list[State]:
         """Fold a body that stands on its own; every way out counts as its end."""

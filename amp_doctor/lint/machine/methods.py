@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amp_doctor.lint import apis, evaluate, marks, tensors
+from amp_doctor.lint import apis
 from amp_doctor.lint.events import Args, OpCall, ZeroGrad
+from amp_doctor.lint.machine import arguments, binding, evaluate, gradients, marks, modules, roles, tensors, training
 from amp_doctor.lint.objects import (
     BF16,
     FP32,
@@ -28,8 +29,8 @@ from amp_doctor.lint.objects import (
 )
 
 if TYPE_CHECKING:
-    from amp_doctor.lint.calls import Outcome
-    from amp_doctor.lint.interpreter import Interpreter
+    from amp_doctor.lint.machine.calls import Outcome
+    from amp_doctor.lint.machine.interpreter import Interpreter
     from amp_doctor.lint.state import State
 
 _INNOCENT = (
@@ -157,18 +158,17 @@ _TENSOR_METHODS = frozenset(
 
 def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: State, used: bool) -> Outcome:
     """A method of a tensor, module, gradient or unknown object."""
-    from amp_doctor.lint import library
-    from amp_doctor.lint.calls import escape
+    from amp_doctor.lint.machine.escapes import escape
 
     if isinstance(receiver, Class) and name == "apply":
         m.emit(OpCall(at, "Function.apply", receiver, args, NONE, used), state)
     if isinstance(receiver, Object) and receiver.role == "gradient":
-        return [(gradient_method(m, at, receiver, name, args, state), state)]
+        return [(gradients.gradient_method(m, at, receiver, name, args, state), state)]
     if name == "backward":
-        return [(backward_method(m, at, receiver, args, state), state)]
-    if name in _CASTS and (isinstance(receiver, Tensor | Symbol) or library.is_module_value(receiver)):
-        return [(library.cast(m, at, receiver, _CASTS[name], name, state, used), state)]
-    if name in ("to", "type") and (isinstance(receiver, Tensor | Symbol) or library.is_module_value(receiver)):
+        return [(gradients.backward_method(m, at, receiver, args, state), state)]
+    if name in _CASTS and (isinstance(receiver, Tensor | Symbol) or modules.is_module_value(receiver)):
+        return [(training.cast(m, at, receiver, _CASTS[name], name, state, used), state)]
+    if name in ("to", "type") and (isinstance(receiver, Tensor | Symbol) or modules.is_module_value(receiver)):
         return [(to(m, at, receiver, name, args, state, used), state)]
     if name in ("parameters", "named_parameters") and isinstance(receiver, Object | Symbol):
         facts: tuple[tuple[str, Value], ...] = (("of", receiver),)
@@ -178,27 +178,27 @@ def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, stat
             (Object("params", f"{text(receiver)}.params", facts=tuple(sorted(facts, key=lambda p: p[0])), at=at), state)
         ]
     if name == "zero_grad" and isinstance(receiver, Object | Symbol):
-        from amp_doctor.lint.protocol import owners_of
+        from amp_doctor.lint.machine.protocol import owners_of
 
         owners = owners_of(state, receiver) or None
         m.emit(ZeroGrad(at, owners), state)
         state.protocol = state.protocol.zeroed(owners)
         return [(NONE, state)]
     if name in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_") and (
-        library.is_module_value(receiver) or (isinstance(receiver, Symbol) and library._looks_like_module(m, receiver))
+        modules.is_module_value(receiver) or (isinstance(receiver, Symbol) and modules._looks_like_module(m, receiver))
     ):
         params = Object("params", f"{text(receiver)}.params", facts=(("of", receiver),), at=at)
-        return [(library.clip(m, at, f"Module.{name}", params, library.argument(args, 0, "max_norm"), state), state)]
+        return [(training.clip(m, at, f"Module.{name}", params, arguments.argument(args, 0, "max_norm"), state), state)]
     if isinstance(receiver, Tensor):
         return [(tensor_method(m, at, receiver, name, args, state, used), state)]
-    if library.is_module_value(receiver) or (isinstance(receiver, Object) and receiver.role == "instance"):
+    if modules.is_module_value(receiver) or (isinstance(receiver, Object) and receiver.role == "instance"):
         return module_method(m, at, receiver, name, args, state, used)
     if isinstance(receiver, Object) and receiver.role == "params":
         return [(receiver, state)]
     if isinstance(receiver, Symbol):
         return symbol_method(m, at, receiver, name, args, state, used)
     if isinstance(receiver, Object) and receiver.role == "param" and name == "requires_grad_":
-        state.heap[(receiver.oid, "requires_grad")] = library.argument(args, 0, "requires_grad") or Literal(True)
+        state.heap[(receiver.oid, "requires_grad")] = arguments.argument(args, 0, "requires_grad") or Literal(True)
         return [(receiver, state)]
     if isinstance(receiver, Object):
         m.emit(OpCall(at, f"{receiver.role}.{name}", receiver, args, NONE, used), state)
@@ -207,67 +207,22 @@ def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, stat
                 return [(receiver, state)]
             return [(evaluate.fresh(m, f"call@{at}", name, state), state)]
     escape(m, at, name, args, state)
-    return [(library.opaque(m, at, args, state, name), state)]
-
-
-def backward_method(m: Interpreter, at: int, receiver: Value, args: Args, state: State) -> Value:
-    """`x.backward(...)`: of a loss, unless something is handed over and x is not known to be a tensor."""
-    from amp_doctor.lint import library
-
-    plain = library.positional(args)
-    if isinstance(receiver, Tensor) or (isinstance(receiver, Symbol) and not plain):
-        return library.backward(m, at, receiver, args, state)
-    if isinstance(receiver, Symbol | Object) and plain:
-        m.facts["framework"] = True
-        state.protocol = state.protocol.unknown()
-    return NONE
-
-
-def gradient_method(m: Interpreter, at: int, gradient: Object, name: str, args: Args, state: State) -> Value:
-    scale = any(isinstance(value, Object) and value.role == "scale" for _, value in args)
-    if name in ("zero_", "detach_", "requires_grad_"):
-        how = "drop"
-    elif name in ("div_", "mul_"):
-        how = "rescale" if scale else "linear"
-    elif name in (
-        "data",
-        "detach",
-        "clone",
-        "float",
-        "to",
-        "cpu",
-        "view",
-        "flatten",
-        "coalesce",
-        "contiguous",
-        "record_stream",
-        "size",
-        "numel",
-        "dim",
-    ):
-        return gradient
-    elif name.endswith("_") and not name.endswith("__"):
-        how = "write"
-    else:
-        how = "read"
-    evaluate.read_gradient(m, gradient, how, at, state)
-    return Tensor(FP32, True, None, frozenset(), frozenset({"norm"}), at)
+    return [(arguments.opaque(m, at, args, state, name), state)]
 
 
 def to(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: State, used: bool) -> Value:
     """`.to(...)`: a cast when one of its arguments is a dtype; nothing of interest otherwise."""
-    from amp_doctor.lint import library
 
     dtype = next((found for _, value in args if (found := dtype_of(value))), None)
     if not isinstance(receiver, Tensor):
         moved(m, receiver, args, state)
     if dtype is not None:
-        return library.cast(m, at, receiver, dtype, name, state, used)
+        return training.cast(m, at, receiver, dtype, name, state, used)
     likely = next((said[0] for _, value in args if (said := dtype_like(value))[0]), None)
     if likely is not None and isinstance(receiver, Tensor | Symbol):
-        cast = library.cast(m, at, receiver, likely, name, state, used)
+        cast = training.cast(m, at, receiver, likely, name, state, used)
         return replace(cast, sure=False) if isinstance(cast, Tensor) else cast
-    keyword = library.argument(args, None, "dtype")
+    keyword = arguments.argument(args, None, "dtype")
     unknown = keyword is not None or any(isinstance(value, Symbol) and "dtype" in value.name for _, value in args)
     if isinstance(receiver, Tensor):
         model = next((value for _, value in args if isinstance(value, Tensor)), None)
@@ -279,10 +234,9 @@ def to(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: S
 
 def moved(m: Interpreter, module: Value, args: Args, state: State, to: str | None = None) -> None:
     """Remember where a module lives: the device type, when it is written in the source."""
-    from amp_doctor.lint import library
 
-    if not library.is_module_value(module) and not (
-        isinstance(module, Symbol) and library._looks_like_module(m, module, state)
+    if not modules.is_module_value(module) and not (
+        isinstance(module, Symbol) and modules._looks_like_module(m, module, state)
     ):
         return
     for key, value in args:
@@ -345,14 +299,13 @@ def _unknown_operand(name: str, args: Args) -> bool:
 
 
 def module_method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: State, used: bool) -> Outcome:
-    from amp_doctor.lint import library
-    from amp_doctor.lint.calls import escape
+    from amp_doctor.lint.machine.escapes import escape
 
     assert isinstance(receiver, Object)
     m.emit(OpCall(at, f"Module.{name}", receiver, args, NONE, used), state)
     if name in _SELF:
         if name == "requires_grad_":
-            first = library.argument(args, 0, "requires_grad")
+            first = arguments.argument(args, 0, "requires_grad")
             frozen = isinstance(first, Literal) and first.value is False
             state.heap[(receiver.oid, "%frozen")] = Literal(frozen)
         if name in ("cuda", "cpu"):
@@ -378,32 +331,31 @@ def module_method(m: Interpreter, at: int, receiver: Value, name: str, args: Arg
     else:
         escape(m, at, name, args, state)
     inputs = tensors.tensors_in([value for _, value in args])
-    if library.is_module_value(receiver) and (inputs or tensors.region_dtype(state)) and receiver.cls is None:
+    if modules.is_module_value(receiver) and (inputs or tensors.region_dtype(state)) and receiver.cls is None:
         return [(tensors.module_result(receiver, "", inputs, state, at, receiver.oid, None), state)]
-    return [(library.opaque(m, at, args, state, name), state)]
+    return [(arguments.opaque(m, at, args, state, name), state)]
 
 
 def symbol_method(
     m: Interpreter, at: int, receiver: Symbol, name: str, args: Args, state: State, used: bool
 ) -> Outcome:
     """A method of something unknown."""
-    from amp_doctor.lint import library
-    from amp_doctor.lint.calls import escape
+    from amp_doctor.lint.machine.escapes import escape
 
     m.emit(OpCall(at, f"Symbol.{name}", receiver, args, NONE, used), state)
     if apis.HARMLESS.search(receiver.name) or apis.HARMLESS.search(name):
         for value in (item for _, part in args for item in flat(part)):
             if isinstance(value, Object) and value.role == "gradient":
-                evaluate.read_gradient(m, value, "read", at, state)
+                binding.read_gradient(m, value, "read", at, state)
     if name in _SELF:
         if name == "requires_grad_":
-            first = library.argument(args, 0, "requires_grad")
+            first = arguments.argument(args, 0, "requires_grad")
             state.heap[(receiver.key, "%frozen")] = Literal(isinstance(first, Literal) and first.value is False)
         if name in ("cuda", "cpu"):
             moved(m, receiver, (), state, name)
         return [(receiver, state)]
     if name == "state_dict":
-        role = "optimizer" if library.role_by_use(m, receiver, state) == "optimizer" else "other"
+        role = "optimizer" if roles.role_by_use(m, receiver, state) == "optimizer" else "other"
         of = Object("optimizer", receiver.key, origin="used") if role == "optimizer" else receiver
         return [(Object("state", f"{receiver.key}.state", facts=(("of", of),), at=at), state)]
     if name in (
@@ -427,7 +379,7 @@ def symbol_method(
         return [(Tensor("other", at=at), state)]
     if name == "type_as" and len(inputs) == 1:
         return [(Tensor(inputs[0].dtype, inputs[0].sure, at=at), state)]
-    if name in _TENSOR_METHODS and not inputs and not library._looks_like_module(m, receiver):
+    if name in _TENSOR_METHODS and not inputs and not modules._looks_like_module(m, receiver):
         if name in ("item", "numpy", "tolist"):
             return [(evaluate.fresh(m, f"call@{at}", name, state), state)]
         if name in ("size", "dim"):
@@ -446,7 +398,7 @@ def symbol_method(
             Symbol(f"{receiver.key}.{name}", name), "", inputs, state, at, receiver.key, None
         )
         return [(result, state)]
-    return [(library.opaque(m, at, args, state, name), state)]
+    return [(arguments.opaque(m, at, args, state, name), state)]
 
 
 def _scheduler(name: str) -> bool:
@@ -465,27 +417,27 @@ def _scheduler(name: str) -> bool:
 
 def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: bool) -> Outcome:
     """A library function that is no constructor of a tracked kind."""
-    from amp_doctor.lint import library
-    from amp_doctor.lint.calls import call_value, escape
+    from amp_doctor.lint.machine.calls import call_value
+    from amp_doctor.lint.machine.escapes import escape
 
-    plain = library.positional(args)
+    plain = arguments.positional(args)
     if api in ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential") and plain:
         rest = tuple((None, value) for value in plain[1:])
         return call_value(m, at, plain[0], rest, state)
     for value in (item for _, part in args for item in flat(part)):
         if isinstance(value, Object) and value.role == "gradient":
             how = "linear" if "all_reduce" in api or "reduce" in api else "read"
-            evaluate.read_gradient(m, value, how, at, state)
+            binding.read_gradient(m, value, how, at, state)
     short = apis.short(api)
     inputs = tensors.tensors_in([value for _, value in args])
     dtype = dtype_of(_dtype_argument(args))
     result: Value
     if api == "torch.autograd.grad":
-        result = gradient_result(m, at, args, state)
+        result = gradients.gradient_result(m, at, args, state)
     elif api == "torch.autograd.backward":
         first = plain[0] if plain else NONE
         tensor = next((item for item in flat(first) if isinstance(item, Tensor)), first)
-        result = library.backward(m, at, tensor, (), state)
+        result = training.backward(m, at, tensor, (), state)
     elif short in _FACTORIES:
         like = inputs[0].dtype if short.endswith("_like") and inputs else None
         sure = inputs[0].sure if short.endswith("_like") and inputs else True
@@ -493,7 +445,7 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         if short.endswith("_like") or dtype or told:
             made, tags = made_by(m, short, args, dtype, like)
             result = Tensor(made, made is not None and (sure or dtype is not None), None, frozenset(), tags, at)
-            wants = library.argument(args, None, "requires_grad")
+            wants = arguments.argument(args, None, "requires_grad")
             if short == "tensor" and isinstance(wants, Literal) and wants.value is True:
                 result = result.tagged("leaf", f"leaf@{at}")
         else:
@@ -514,7 +466,7 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
             return [(Symbol(f"{api}({','.join(text(value) for value in plain)})", short), state)]
         return [(evaluate.fresh(m, f"call@{at}", short, state), state)]
     elif api.startswith("torch.nn.utils.") and "grad_norm" in api:
-        return [(library.clip(m, at, api, plain[0] if plain else None, None, state), state)]
+        return [(training.clip(m, at, api, plain[0] if plain else None, None, state), state)]
     elif api.startswith("torch.nn.utils.") and plain:
         result = plain[0]
     elif api.startswith("torch"):
@@ -533,7 +485,7 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
             result = marks.mark(result, short, operands, plain[-1] if len(plain) > 1 else None, whole=len(args) == 1)
             if dtype is not None:
                 result = replace(result, dtype=dtype, sure=True)
-            if library.argument(args, None, "reduction") == Literal("none"):
+            if arguments.argument(args, None, "reduction") == Literal("none"):
                 result = result.tagged("unreduced")
         elif any(isinstance(value, Symbol) for value in plain) and short.islower():
             result = tensors.op_result(short, [Tensor(None, False)], state, at)
@@ -554,10 +506,10 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         ):
             result = plain[0]
         else:
-            result = library.opaque(m, at, args, state, last)
-            loaded = dtype or dtype_of(library.argument(args, None, "torch_dtype"))
+            result = arguments.opaque(m, at, args, state, last)
+            loaded = dtype or dtype_of(arguments.argument(args, None, "torch_dtype"))
             if last in _LOADERS and loaded == HALF and isinstance(result, Symbol):
-                library.set_precision(result, loaded, at, state)
+                modules.set_precision(result, loaded, at, state)
     m.emit(OpCall(at, api, None, args, result, used), state)
     return [(result, state)]
 
@@ -574,18 +526,6 @@ def made_by(
     given = any(key in ("dtype", "**") for key, _ in args)
     unknown = dtype is None and (given or "set_default_dtype" in m.module.words)
     return (None if unknown else made), tags
-
-
-def gradient_result(m: Interpreter, at: int, args: Args, state: State) -> Value:
-    """torch.autograd.grad: gradients of (possibly scaled) outputs."""
-    from amp_doctor.lint import library
-
-    outputs = library.argument(args, 0, "outputs")
-    scaled = next((item.scaled for item in flat(outputs) if isinstance(item, Tensor) and item.scaled), None)
-    tags = frozenset({"gradient"} | ({"gradient-of-scaled"} if scaled else set()))
-    base = tensors.merged(tensors.tensors_in([outputs] if outputs is not None else []))
-    gradient = Tensor(None, False, scaled, base.sources, tags | base.tags, at)
-    return Items("tuple", (gradient,), True)
 
 
 __all__ = ["function", "method"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amp_doctor.lint import apis, marks
+from amp_doctor.lint import apis
 from amp_doctor.lint.assume import decide
+from amp_doctor.lint.machine import marks
 from amp_doctor.lint.objects import BF16, FP32, HALF, Object, Symbol, Tensor, Value, flat
 
 if TYPE_CHECKING:

@@ -6,12 +6,13 @@ Methods start from what `__init__` (and other methods that set up scalers, optim
 
 from __future__ import annotations
 
-from amp_doctor.lint import calls, evaluate, library, paths
+from amp_doctor.lint import paths
 from amp_doctor.lint.checks.registry import Finished
 from amp_doctor.lint.fold import fold
-from amp_doctor.lint.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
+from amp_doctor.lint.machine import classes, follow, modules
+from amp_doctor.lint.machine.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
+from amp_doctor.lint.machine.slicing import rooted
 from amp_doctor.lint.objects import Class, Code, Literal, Object, flat
-from amp_doctor.lint.slicing import rooted
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import Attr, ClassDef, Function
 from amp_doctor.lint.typestate import Optimizer, Protocol
@@ -183,10 +184,10 @@ def _run_function(m: Interpreter, function: Function, state: State, receiver: Ob
     m.parents[frame] = m.module.frame
     body_state = state
     for param in function.params:
-        body_state.env[(frame, param.name)] = calls.parameter(m, param, frame, body_state)
+        body_state.env[(frame, param.name)] = follow.parameter(m, param, frame, body_state)
     if receiver is not None and function.params:
         body_state.env[(frame, function.params[0].name)] = receiver
-    for context in calls.decorator_contexts(m, function, m.module.frame, body_state):
+    for context in follow.decorator_contexts(m, function, m.module.frame, body_state):
         m.enter_context(function.at, context, None, body_state)
     m.stack.append(Call(function, frame))
     m.limit = m.spent + SHARE
@@ -207,10 +208,10 @@ def _run_function(m: Interpreter, function: Function, state: State, receiver: Ob
 
 def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
     cls = Class(definition, m.module.frame)
-    value = evaluate.lookup_in(m, _name(definition), m.module.frame, root, None)
+    value = classes.lookup_in(m, _name(definition), m.module.frame, root, None)
     if isinstance(value, Class) and value.definition is definition:
         cls = value
-    module = library.class_facts(m, cls, root)
+    module = modules.class_facts(m, cls, root)
     receiver = Object("instance", f"self:{definition.name}", api=definition.name, cls=cls, origin="used", facts=module)
     seeds = _seeds(m, cls, receiver, root)
     forward = _is_module(receiver)
@@ -247,13 +248,13 @@ def _trainers(m: Interpreter) -> None:
                     state = built.copy()
                     state.regions, state.modes, state.protocol = (), (), Protocol()
                     _run_function(m, function, state, instance)
-            cls = next((base for base in evaluate.bases_of(m, cls, built) if isinstance(base, Class)), None)
+            cls = next((base for base in classes.bases_of(m, cls, built) if isinstance(base, Class)), None)
 
 
 def _seeds(m: Interpreter, cls: Class, receiver: Object, root: State) -> list[State]:
     """The states `self` can be in when a method is called: after __init__ and the methods that set things up."""
     states = [root]
-    found = evaluate.find_method(m, cls, "__init__", root)
+    found = classes.find_method(m, cls, "__init__", root)
     if found is not None:
         states = [
             state
@@ -311,7 +312,7 @@ def _forwards(m: Interpreter, root: State) -> None:
             api=definition.name,
             cls=cls,
             origin="used",
-            facts=library.class_facts(m, cls, root),
+            facts=modules.class_facts(m, cls, root),
         )
         if not _is_module(receiver) or "forward" not in definition.methods:
             continue
