@@ -11,7 +11,7 @@ from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Args, Backward, Cast, Event, Forward, OpCall, Operation, Step
 from amp_doctor.lint.machine import follow, modules
 from amp_doctor.lint.machine.tensors import LOW, tensors_in
-from amp_doctor.lint.objects import FP32, NONE, Code, Items, Literal, Object, Symbol, Tensor, Value, text
+from amp_doctor.lint.objects import FP32, NONE, Code, Items, Literal, Object, Symbol, Value, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,14 +103,6 @@ def trace_with_cast_cache(at: Moment[OpCall]) -> Iterator[Draft]:
             "traced with the autocast cache on: pass cache_enabled=False to the region",
             trail=[(region.at, "the region begins here")],
         )
-
-
-@check("AMP314", on=Backward)
-def compile_with_outside_backward(at: Moment[Backward]) -> Iterator[Draft]:
-    tensor = at.event.tensor
-    compiled = isinstance(tensor, Tensor) and "compiled" in tensor.tags
-    if compiled and at.region() is None and "backward_pass_autocast" not in at.module.words:
-        yield at.finding("backward of a compiled model outside its autocast region")
 
 
 @check("AMP311", on=Forward)

@@ -1,4 +1,4 @@
-"""AMP9: opt-in opinions about accumulation, schedulers, synchronisation and hardware."""
+"""AMP9: opt-in opinions about accumulation, schedulers, synchronisation, hardware and the compiler."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
-from amp_doctor.lint.events import Construct, OpCall, Step
-from amp_doctor.lint.objects import BF16, NONE, Literal, Object, dtype_of
+from amp_doctor.lint.events import Backward, Construct, OpCall, Step
+from amp_doctor.lint.objects import BF16, NONE, Literal, Object, Tensor, dtype_of
 from amp_doctor.lint.paths import Site, calls
 
 if TYPE_CHECKING:
@@ -143,3 +143,11 @@ def bfloat16_without_check(at: Moment[Any]) -> Iterator[Draft]:
         # Another dtype on another path: somebody chooses, and may choose by what the GPU can do.
         message = "bfloat16 autocast on CUDA without a check that the GPU supports it"
         fixed.setdefault(at.event.at, []).append(at.finding(message) if dtype_of(given) == BF16 else None)
+
+
+@check("AMP905", on=Backward)
+def compile_with_outside_backward(at: Moment[Backward]) -> Iterator[Draft]:
+    tensor = at.event.tensor
+    compiled = isinstance(tensor, Tensor) and "compiled" in tensor.tags
+    if compiled and at.region() is None and "backward_pass_autocast" not in at.module.words:
+        yield at.finding("backward of a compiled model outside its autocast region")
