@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from amp_doctor.lint.trace import (
@@ -91,7 +92,8 @@ def _straight(test: Term) -> tuple[Term, bool]:
             return test, False
 
 
-def calls(body: Seq) -> Iterator[Site]:
+@lru_cache(maxsize=256)  # the checks on one function ask again at every event
+def calls(body: Seq) -> tuple[Site, ...]:
     """Every call in a body, nested functions left out. Tests show the calls they were made of."""
     temps: dict[str, str] = {}
 
@@ -133,7 +135,7 @@ def calls(body: Seq) -> Iterator[Site]:
             case _:
                 return
 
-    yield from walk(body, (), ())
+    return tuple(walk(body, (), ()))
 
 
 def loads(node: object, name: str) -> int:

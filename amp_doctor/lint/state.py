@@ -58,8 +58,8 @@ class State:
     def same(self, other: State) -> bool:
         """Nothing that is done from here on can tell the two paths apart."""
         return (
-            self.protocol == other.protocol
-            and self.known == other.known
+            self.known == other.known  # most often what tells them apart
+            and self.protocol == other.protocol
             and self.regions == other.regions
             and self.modes == other.modes
             and self.env == other.env
