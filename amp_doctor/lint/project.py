@@ -54,6 +54,8 @@ class Project:
     modules: dict[str, Module | None] = field(default_factory=dict)
     count: int = 0
     used: set[str] = field(default_factory=set)
+    whole: bool = False
+    reread: set[str] = field(default_factory=set)
     tops: dict[tuple[Path, str], bool] = field(default_factory=dict)
     searched: dict[Path, list[Path]] = field(default_factory=dict)
 
@@ -101,8 +103,12 @@ class Project:
             ]
         return found
 
-    def settle(self, m: Interpreter, symbol: Symbol, depth: int = 0) -> Value:
-        """The first-party function or class behind an imported name; the symbol itself when it cannot be read."""
+    def settle(self, m: Interpreter, symbol: Symbol, depth: int = 0, whole: bool = False) -> Value:
+        """The first-party function or class behind an imported name; the symbol itself when it cannot be read.
+
+        `whole`: the file matters even if it has no word of training, because half tensors go into it.
+        """
+        self.whole = whole
         if not symbol.key.startswith("import:"):
             return symbol
         _, number, level, full = symbol.key.split(":", 3)
@@ -111,7 +117,7 @@ class Project:
             return symbol
         found = self.read(m, importer, full, int(level))
         if isinstance(found, Symbol) and found.key != symbol.key and found.key.startswith("import:") and depth < 3:
-            return self.settle(m, found, depth + 1)  # re-exported
+            return self.settle(m, found, depth + 1, whole)  # re-exported
         return found if not (isinstance(found, Symbol | Api)) else symbol
 
     def read(self, m: Interpreter, importer: Module, full: str, level: int) -> Value:
@@ -160,9 +166,11 @@ class Project:
     def load(self, file: Path) -> Module | None:
         """Lower a first-party file if it has to do with training; None when it has not or cannot be read."""
         key = str(file)
-        if key not in self.modules:
+        if key not in self.modules or (self.whole and self.modules[key] is None and key not in self.reread):
             self.modules[key] = None
-            self.modules[key] = self._read(file)
+            if self.whole:
+                self.reread.add(key)
+            self.modules[key] = self._read(file, self.whole)
         module = self.modules[key]
         if module is not None:
             self.used.add(module.path)
@@ -173,7 +181,7 @@ class Project:
         module = self.modules.get(str(source.file)) if source.file is not None else None
         return module if module is not None and module.code == source.code and module.path == source.path else None
 
-    def _read(self, file: Path) -> Module | None:
+    def _read(self, file: Path, whole: bool) -> Module | None:
         from amp_doctor.errors import ReadError
         from amp_doctor.lint.gate import training
         from amp_doctor.lint.source import read_source
@@ -184,9 +192,9 @@ class Project:
             if not file.is_file() or file.stat().st_size > 400_000:
                 return None
             source = read_source(file)
-            if not training(source.raw):
+            if not whole and not training(source.raw):
                 return None
-            return parse(source, self.number())
+            return parse(source, self.number(), whole)
         except (OSError, ReadError, SyntaxFault, RecursionError):
             return None
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import subprocess
+import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,33 +38,27 @@ class Timing:
         return median(self.computed)
 
 
-def run(command: Sequence[str], folder: Path, limit: float | None = None) -> tuple[float, float] | None:
+def run(command: Sequence[str], folder: Path, limit: float = math.inf) -> tuple[float, float] | None:
     """Wall and processor seconds of one run, its children included; None when it was stopped at `limit`."""
     start = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    if limit is not None:
-        try:
-            process.wait(limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+        )
+        stopper = threading.Timer(limit, os.killpg, (process.pid, signal.SIGKILL)) if limit < math.inf else None
+        if stopper is not None:
+            stopper.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        if stopper is not None:
+            stopper.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode == -signal.SIGKILL and wall >= limit:
             return None
-        return time.perf_counter() - start, 0.0
-    assert process.stderr is not None
-    said = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, stderr=said)
-    return wall, usage.ru_utime + usage.ru_stime
+        if process.returncode:
+            said.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=said.read())
+        return wall, usage.ru_utime + usage.ru_stime
 
 
 def rounds(commands: Mapping[str, Sequence[str]], folder: Path, times: int) -> dict[str, Timing]:

@@ -165,9 +165,11 @@ def _half_input(at: Moment[OpCall | Forward]) -> Tensor | None:
             for each in inputs
             if half_of_autocast(each) or (each.dtype is None and {"region", "output"} <= each.tags)
         ]
+        if imported(module):
+            return None  # unseen code: it may cast inside, as the losses of VITS do
         if made and apis.LOSSISH.search(module.name):
             return made[0]
-        return None if imported(module) else next((each for each in made if half_of_autocast(each)), None)
+        return next((each for each in made if half_of_autocast(each)), None)
     layer = isinstance(module, Object) and (apis.LOWER_MODULES.match(module.api) or module.api == "torch.nn.Sequential")
     if layer and modules.precision_of(module, at.state) in (None, FP32):
         return next((each for each in inputs if half_of_autocast(each)), None)

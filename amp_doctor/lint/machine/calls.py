@@ -98,7 +98,7 @@ def call_value(
             return []
         case Symbol():
             settled = (
-                m.project.settle(m, func)
+                m.project.settle(m, func, whole=escapes.gives_half(args))
                 if func.key.startswith("import:") and escapes.worth_reading(func, args)
                 else func
             )
@@ -194,7 +194,8 @@ def call_method(m: Interpreter, leaf: CallLeaf, receiver: Value, name: str, args
             return call_value(m, at, value, args, state, leaf.used, name)
     if isinstance(receiver, Symbol) and receiver.key.startswith("import:"):
         func = Symbol(f"{receiver.key}.{name}", name)
-        settled = m.project.settle(m, func) if escapes.worth_reading(func, args) else func
+        whole = escapes.gives_half(args)
+        settled = m.project.settle(m, func, whole=whole) if escapes.worth_reading(func, args) else func
         if settled is not func:
             return call_value(m, at, settled, args, state, leaf.used, name)
     if isinstance(receiver, Class):

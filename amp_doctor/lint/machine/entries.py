@@ -203,6 +203,7 @@ def _run_function(m: Interpreter, function: Function, state: State, receiver: Ob
         m.stack.clear()
         m.loops.clear()
         m.guards.clear()
+        m.conditions.clear()
         m.calls.clear()
 
 

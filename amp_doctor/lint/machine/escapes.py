@@ -9,6 +9,7 @@ from amp_doctor.lint import apis
 from amp_doctor.lint.events import Args, Escape
 from amp_doctor.lint.machine import roles
 from amp_doctor.lint.objects import (
+    HALF,
     Class,
     Object,
     Symbol,
@@ -36,6 +37,11 @@ def worth_reading(func: Symbol, args: Args) -> bool:
         for _, value in args
         for item in flat(value)
     )
+
+
+def gives_half(args: Args) -> bool:
+    """Tensors that autocast made go in: what the function does with them matters, whatever words it uses."""
+    return any(isinstance(item, Tensor) and item.dtype == HALF for _, value in args for item in flat(value))
 
 
 def escape(m: Interpreter, at: int, name: str, args: Args, state: State) -> None:

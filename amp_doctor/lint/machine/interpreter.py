@@ -96,6 +96,8 @@ class Interpreter:
     stack: list[Call] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     guards: list[tuple[int, Term, int]] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)  # the values that were tested, as text, beside `guards`
+    tested: str = ""
     log: list[Event] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
     trainers: list[tuple[Object, State]] = field(default_factory=list)
@@ -221,6 +223,7 @@ class Interpreter:
 
     def split(self, test: Term, state: State) -> tuple[list[State], list[State]]:
         value = evaluate.evaluate(self, test, state)
+        self.tested = text(value)
         truth = decide(value, state.known)
         if truth is not None:
             return ([state], []) if truth else ([], [state])
@@ -235,9 +238,11 @@ class Interpreter:
 
     def guarded(self, node: Branch, arm: bool) -> None:
         self.guards.append((node.at, node.test, self.here))
+        self.conditions.append(self.tested)
 
     def unguarded(self) -> None:
         self.guards.pop()
+        self.conditions.pop()
 
     def elements(self, loop: Loop, state: State) -> list[Value] | None:
         if loop.source is None:

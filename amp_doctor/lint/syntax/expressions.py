@@ -182,7 +182,9 @@ def boolean(low: Lowering, node: cst.BooleanOperation) -> t.Term:
     temp = t.Name(low.at(node), low.fresh())
     at = temp.at
     low.emit(t.Bind(at, temp, left))
-    run = t.Seq((*hoisted.items, t.Bind(at, temp, right)))
+    # As a value the result is one of the operands; as a condition it is both of them.
+    result = t.Boolean(at, op, (temp, right)) if low.testing else right
+    run = t.Seq((*hoisted.items, t.Bind(at, temp, result)))
     low.emit(t.Branch(at, temp, run if op == "and" else t.Seq(), t.Seq() if op == "and" else run))
     return temp
 

@@ -74,6 +74,7 @@ class Lowering:
         self.statement = 0
         self.statement_of: dict[int, int] = {}
         self.temps = 0
+        self.testing = False
 
     def at(self, node: cst.CSTNode) -> int:
         self.nodes.append(node)
@@ -436,7 +437,12 @@ class Lowering:
         return term
 
     def test(self, node: cst.BaseExpression) -> t.Term:
-        return self.term(node)
+        """A condition: what `and` and `or` were made of stays visible in it."""
+        saved, self.testing = self.testing, True
+        try:
+            return self.term(node)
+        finally:
+            self.testing = saved
 
     def term(self, node: cst.CSTNode, report: bool = True) -> t.Term:
         handler = expressions.HANDLERS.get(type(node))

@@ -11,7 +11,7 @@ from amp_doctor.lint.project import STRIDE, Module
 from amp_doctor.lint.syntax import SyntaxFault
 from amp_doctor.lint.syntax.lower import lower
 from amp_doctor.lint.syntax.places import Places
-from amp_doctor.lint.syntax.prune import prune
+from amp_doctor.lint.syntax.prune import Pruned, prune
 
 if TYPE_CHECKING:
     from amp_doctor.lint.source import Source
@@ -20,9 +20,9 @@ GENTLE = 40_000
 """Characters from which on a file is cut to what is telling; smaller ones lose only the branches that are not."""
 
 
-def parse(source: Source, number: int) -> Module:
-    """Parse and lower one file. Raises SyntaxFault with the place."""
-    tree, lines = _tree(source)
+def parse(source: Source, number: int, whole: bool = False) -> Module:
+    """Parse and lower one file, large ones shortened unless `whole`. Raises SyntaxFault with the place."""
+    tree, lines = _tree(source, whole)
     base = number * STRIDE
     lowered = lower(tree, base, number)
     slicer = Slicer(relevant_functions(lowered.functions), gentle=len(source.code) < GENTLE)
@@ -46,8 +46,8 @@ def parse(source: Source, number: int) -> Module:
     )
 
 
-def _tree(source: Source) -> tuple[cst.Module, list[int] | None]:
-    pruned = prune(source.code)
+def _tree(source: Source, whole: bool) -> tuple[cst.Module, list[int] | None]:
+    pruned = Pruned(source.code) if whole else prune(source.code)
     if pruned.lines is not None:
         try:
             return cst.parse_module(pruned.code), pruned.lines
