@@ -31,6 +31,10 @@ def scaler_with_bfloat16(at: Moment[Scale]) -> Iterator[Draft]:
     scaler = at.event.scaler
     if not operands or not scaler.at or not at.event.sure:
         return
+    if "bfloat16" not in at.module.words and not any(
+        "bfloat16" in module.words for module in at.interpreter.owners.values()
+    ):
+        return  # only the CPU's default: there the CUDA scaler is off by itself
     if all("bf16" in tensor.tags and "fp16" not in tensor.tags for tensor in operands):
         yield at.finding(
             "the scaler is enabled although autocast runs in bfloat16, which needs no loss scaling",

@@ -84,7 +84,9 @@ def augment(m: Interpreter, leaf: Augment, state: State) -> None:
             result = replace(result, dtype=old.dtype, sure=old.sure, tags=result.tags | (old.tags & {"zeros"}))
         else:
             result = arithmetic.tensor_operation(m, leaf.at, leaf.op, old, value, state)
-        m.emit(Operation(leaf.at, f"{leaf.op}=", old, value, result), state)
+        # `x[part] += y` adds to one part of x: another part may take the next.
+        op = f"{leaf.op}[]=" if isinstance(target, Item) else f"{leaf.op}="
+        m.emit(Operation(leaf.at, op, old, value, result), state)
         bind(m, target, result, state, leaf.at)
         return
     if isinstance(old, Object) and old.role == "scale":
