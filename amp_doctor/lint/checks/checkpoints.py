@@ -143,7 +143,9 @@ def scaler_of_one_rank(at: Moment[Any]) -> Iterator[Draft]:
 
 def _one_rank(at: Moment[Any]) -> bool:
     """This path runs on one rank only, or on all but one, because of a test around this very place."""
-    return any(_RANK.search(condition) for condition in at.interpreter.conditions) and any(
+    m = at.interpreter
+    here = [tested for (_, _, frame), tested in zip(m.guards, m.conditions, strict=True) if frame == m.here]
+    return any(map(_RANK.search, here)) and any(
         (key.startswith("eq(") and key.endswith(",0)") and truth) or (not truth and key.endswith("rank()"))
         for key, truth in at.state.known.items()
         if _RANK.search(key)
