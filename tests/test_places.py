@@ -88,12 +88,6 @@ def test_statements_that_share_a_line() -> None:
     assert at.alone(calls["inner"])
 
 
-def test_comments_after_a_statement() -> None:
-    at, calls = places(CODE)
-    assert at.comment_after(calls["call"])
-    assert not at.comment_after(calls["inner"])
-
-
 def test_loops_between_two_nodes() -> None:
     at, calls = places(CODE)
     assert at.loops(calls["inner"], calls["call"])

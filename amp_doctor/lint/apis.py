@@ -208,8 +208,6 @@ BATCHNORM_MODELS = re.compile(
     r"inception|regnet|vgg\w*_bn|deeplab|fcn|segmentation)"
 )
 
-ADAM_LIKE = re.compile(r"(^|\.)(Adam|AdamW|NAdam|RAdam|Adamax|RMSprop|SparseAdam)$")
-
 FRAMEWORK_WORDS = re.compile(
     r"accelerat|lightning|Fabric|deepspeed|apex|NativeScaler|[Ll]oss_?[Ss]cal|OptimWrapper|mmcv|mmengine|GradScaler|scaler|"
     r"scale_loss|manual_backward|fp16_optimizer|FP16_Optimizer|transformers\.Trainer|TrainingArguments|colossalai|fairscale|horovod|composer"

@@ -19,6 +19,8 @@ from amp_doctor.lint.objects import (
     Tensor,
     Test,
     Value,
+    dtype_like,
+    dtype_of,
     text,
 )
 
@@ -80,12 +82,15 @@ def _is_none(value: Value, known: Known) -> bool | None:
 def _equal(left: Value, right: Value, known: Known) -> bool | None:
     if left == right and not isinstance(left, Tensor):
         return True
+    for one, other in ((left, right), (right, left)):
+        # `x.dtype == torch.float16`: what is believed of x holds for the test too, or the two would disagree.
+        believed, named = dtype_like(one)[0], dtype_of(other) if isinstance(other, Api) else None
+        if believed is not None and named is not None:
+            return believed == named
     constant = (Literal, Api)
     if isinstance(left, constant) and isinstance(right, constant):
         if isinstance(left, Api) and isinstance(right, Api):
             # Different names of one dtype are one value; other APIs may alias.
-            from amp_doctor.lint.objects import dtype_of
-
             return dtype_of(left) == dtype_of(right) if dtype_of(left) and dtype_of(right) else None
         return False if type(left) is type(right) else None
     if isinstance(right, constant):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amp_doctor.lint.objects import Object, Tensor, Value
+from amp_doctor.lint.objects import Object, Value
 
 if TYPE_CHECKING:
     from amp_doctor.lint.state import Region
@@ -28,14 +28,6 @@ class Construct:
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Enter:
     """An autocast region begins. `region.enabled` may be undecided."""
-
-    at: int
-    region: Region
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Leave:
-    """The end of an autocast region."""
 
     at: int
     region: Region
@@ -121,14 +113,6 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ZeroGrad:
-    """Gradients dropped: of these optimizers, or of all when None."""
-
-    at: int
-    owners: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cast:
     """`.half()`, `.float()`, `.to(dtype)` on a module or tensor. how is the method name."""
 
@@ -185,16 +169,6 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Choose:
-    """A value chosen by a condition: `a if test else b`, or the two arms of an `if` that bind one name."""
-
-    at: int
-    test: Value
-    then: Value
-    other: Value
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NoneCall:
     """A method called on None: only reported when the path explains why it is None."""
 
@@ -202,27 +176,9 @@ class NoneCall:
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Escape:
-    """A scaler or optimizer went to code that is not seen."""
-
-    at: int
-    value: Value
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Returned:
-    """An entry function returned this value."""
-
-    at: int
-    value: Value
-    name: str
-
-
 Event = (
     Construct
     | Enter
-    | Leave
     | Forward
     | Scale
     | Backward
@@ -231,15 +187,9 @@ Event = (
     | GradRead
     | Step
     | Update
-    | ZeroGrad
     | Cast
     | OpCall
     | Operation
     | Store
-    | Choose
     | NoneCall
-    | Escape
-    | Returned
 )
-
-__all__ = ["Event", "Tensor"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from amp_doctor.lint.objects import Value, text
 from amp_doctor.lint.typestate import Protocol
 
 if TYPE_CHECKING:
     from amp_doctor.lint.assume import Known
+    from amp_doctor.lint.objects import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class Region:
     enabled: Value
     cache: bool | None = None
     presumed: bool = False
-    number: int = 0
     at: int = field(default=0, compare=False)
 
 
@@ -75,11 +74,7 @@ class State:
                 del self.known[key]
 
     def leave_frame(self, frame: int) -> None:
-        """Drop the variables of a finished call, and what was assumed about symbols nobody holds."""
+        """Drop the variables and temporaries of a finished call."""
         for table in (self.env, self.temps):
             for name in [name for name in table if name[0] == frame]:
                 del table[name]
-
-    def describe(self, value: Value) -> str:
-        """A stable name of a value."""
-        return text(value)

@@ -26,7 +26,6 @@ STYLES = {
     "dim": "dim",
     "fix": "green",
 }
-PLURALS = {"error": "errors", "warning": "warnings", "note": "notes"}
 
 # A linted file must not be able to move the cursor or change the colours of the reader's terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")

@@ -58,7 +58,7 @@ def positional_argument(at: Moment[Construct]) -> Iterator[Draft]:
     if scaler.role != "scaler" or first is None or first[0] is not None or "Sharded" in scaler.api:
         return
     slot = _order(scaler)[0]
-    number = isinstance(first[1], Literal) and type(first[1].value) in (int, float)
+    number = _is_scale(first[1])
     if slot == "init_scale" and _is_device(first[1]):
         yield at.finding("a device in the init_scale slot: only torch.amp.GradScaler takes one")
         return
@@ -75,6 +75,13 @@ def positional_argument(at: Moment[Construct]) -> Iterator[Draft]:
         edit = mentions.put_keyword(at, reference, 0, meant)
         fix = at.fix(f"name the parameter that is meant, {meant}", Applicability.UNSAFE, edit)
     yield at.finding(words, fix=fix)
+
+
+def _is_scale(value: Value) -> bool:
+    """A number, or what is called a scale."""
+    if isinstance(value, Symbol):
+        return re.search(r"(^|[._~])(init|loss|initial)_(loss_)?scale(~\d+)?$", value.key) is not None
+    return isinstance(value, Literal) and type(value.value) in (int, float)
 
 
 def _is_device(value: Value) -> bool:

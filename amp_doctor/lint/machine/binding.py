@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amp_doctor.lint.events import GradRead, Operation, Returned
+from amp_doctor.lint.events import GradRead, Operation
 from amp_doctor.lint.machine import arithmetic, containers, evaluate
 from amp_doctor.lint.objects import (
     Items,
@@ -105,11 +105,6 @@ def read_gradient(m: Interpreter, gradient: Object, how: str, at: int, state: St
     m.emit(GradRead(at, how, owners), state)
     if how == "rescale":
         state.protocol = state.protocol.unknown()
-
-
-def returned(m: Interpreter, at: int, value: Value, state: State) -> None:
-    if len(m.stack) == 1:
-        m.emit(Returned(at, value, m.stack[0].function.name), state)
 
 
 def term_name(term: Term) -> str:

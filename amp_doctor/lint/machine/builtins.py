@@ -140,8 +140,16 @@ def _enumerated(m: Interpreter, at: int, source: Value, state: State) -> Value:
     known = loops.known_elements(source)
     if known is not None and isinstance(source, Items) and source.exact:
         return Items("list", tuple(Items("tuple", (Literal(n), part)) for n, part in enumerate(known)))
-    element = Items("tuple", (Symbol(f"index@{at}", "index"), loops.element_of(m, source, at, state)))
+    index = Symbol(f"index@{at}", "index")
+    if known is not None and _objects(known):
+        return Items("list", tuple(Items("tuple", (index, part)) for part in known), False)
+    element = Items("tuple", (index, loops.element_of(m, source, at, state)))
     return Object("iter", f"enumerate@{at}", facts=(("element", element),))
+
+
+def _objects(parts: list[Value]) -> bool:
+    """Several optimizers and the like: each is met on a turn of its own."""
+    return len(parts) > 1 and any(isinstance(part, Object) for part in parts)
 
 
 def _zipped(m: Interpreter, at: int, sources: list[Value], state: State) -> Value:
@@ -150,6 +158,18 @@ def _zipped(m: Interpreter, at: int, sources: list[Value], state: State) -> Valu
     if lists and len(lists) == len(sources):
         exact = all(isinstance(source, Items) and source.exact for source in sources)
         return Items("list", tuple(Items("tuple", parts) for parts in zip(*lists, strict=False)), exact)
+    if any(_objects(part) for part in lists):
+        turns = [
+            Items(
+                "tuple",
+                tuple(
+                    part[n] if part is not None else loops.element_of(m, source, at, state, n == 0)
+                    for part, source in zip(known, sources, strict=True)
+                ),
+            )
+            for n in range(min(len(part) for part in lists))
+        ]
+        return Items("list", tuple(turns), False)
     element = Items(
         "tuple",
         tuple(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.lint import apis
-from amp_doctor.lint.events import Args, Enter, Forward, Leave, NoneCall
+from amp_doctor.lint.events import Args, Enter, Forward, NoneCall
 from amp_doctor.lint.machine import arguments, classes, ducks, escapes, evaluate, follow, library, modules, tensors
 from amp_doctor.lint.objects import (
     Api,
@@ -28,6 +28,8 @@ from amp_doctor.lint.objects import (
 from amp_doctor.lint.trace import Attr, CallLeaf, Name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amp_doctor.lint.machine.interpreter import Interpreter
     from amp_doctor.lint.state import State
 
@@ -111,7 +113,7 @@ def call_value(
 
 def call_symbol(m: Interpreter, at: int, func: Symbol, args: Args, state: State) -> Value:
     """Something unknown is called: a model, a criterion, a helper that is not seen."""
-    escapes.escape(m, at, func.name, args, state)
+    escapes.escape(m, func.name, args, state)
     inputs = tensors.tensors_in([value for _, value in args])
     if any(
         isinstance(item, Object) and item.role in ("params", "param", "optimizer")
@@ -145,16 +147,15 @@ def call_unknown_module(m: Interpreter, at: int, func: Symbol, args: Args, input
     return modules.forwarded(m, func, result, at, state)
 
 
-def call_in_region(m: Interpreter, at: int, wrapped: Object, work, state: State) -> Value:  # type: ignore[no-untyped-def]
+def call_in_region(m: Interpreter, at: int, wrapped: Object, work: Callable[[], Value], state: State) -> Value:
     context = wrapped.fact("context")
     assert isinstance(context, Object)
     region = m.region(context, at)
     m.emit(Enter(at, region), state)
     state.regions = (*state.regions, region)
     result = work()
-    m.emit(Leave(at, region), state)
     state.regions = state.regions[:-1]
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def call_autocasted(m: Interpreter, at: int, func: Object, args: Args, state: State) -> Outcome:
@@ -167,7 +168,6 @@ def call_autocasted(m: Interpreter, at: int, func: Object, args: Args, state: St
     state.regions = (*state.regions, region)
     outcome = call_value(m, at, inner, args, state)
     for _, each in outcome:
-        m.emit(Leave(at, region), each)
         each.regions = each.regions[:-1]
     return outcome
 
@@ -229,7 +229,7 @@ def call_module(m: Interpreter, at: int, module: Object, args: Args, state: Stat
                     for value, each in outcome
                 ]
     if wrapped is None and len(args) == 1 and _chain(module):
-        return follow._settled(m, call_chain(m, at, module, args, state))
+        return follow.settled(call_chain(m, at, module, args, state))
     inputs = tensors.tensors_in([value for _, value in args])
 
     def work() -> Value:

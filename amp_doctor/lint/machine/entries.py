@@ -12,13 +12,12 @@ from amp_doctor.lint.fold import fold
 from amp_doctor.lint.machine import classes, follow, modules
 from amp_doctor.lint.machine.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
 from amp_doctor.lint.machine.slicing import rooted
-from amp_doctor.lint.objects import Class, Code, Literal, Object, flat
+from amp_doctor.lint.objects import Class, Literal, Object, flat
 from amp_doctor.lint.state import Region, State
-from amp_doctor.lint.trace import Attr, ClassDef, Function
+from amp_doctor.lint.trace import Attr, Branch, ClassDef, Define, Function, Name, Seq, Stmt, Try, With
 from amp_doctor.lint.typestate import Optimizer, Protocol
 
 MAX_SEEDS = 6
-_SETUP_WORDS = frozenset({"GradScaler", "autocast", "optim", "optimizer", "scaler", "nullcontext", "half", "float16"})
 
 
 def interpret(m: Interpreter) -> None:
@@ -80,8 +79,6 @@ def _top_level(m: Interpreter, function: Function) -> bool:
 
 def _defined(m: Interpreter) -> set[int]:
     if "top" not in m.facts:
-        from amp_doctor.lint.trace import Branch, Define, Seq, Stmt, Try, With
-
         found: set[int] = set()
 
         def walk(node: object) -> None:
@@ -187,7 +184,7 @@ def _run_function(m: Interpreter, function: Function, state: State, receiver: Ob
         body_state.env[(frame, param.name)] = follow.parameter(m, param, frame, body_state)
     if receiver is not None and function.params:
         body_state.env[(frame, function.params[0].name)] = receiver
-    for context in follow.decorator_contexts(m, function, m.module.frame, body_state):
+    for context in follow.decorator_contexts(function, m.module.frame, body_state):
         m.enter_context(function.at, context, None, body_state)
     m.stack.append(Call(function, frame))
     m.limit = m.spent + SHARE
@@ -209,7 +206,7 @@ def _run_function(m: Interpreter, function: Function, state: State, receiver: Ob
 
 def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
     cls = Class(definition, m.module.frame)
-    value = classes.lookup_in(m, _name(definition), m.module.frame, root, None)
+    value = classes.lookup_in(m, Name(0, definition.name), m.module.frame, root, None)
     if isinstance(value, Class) and value.definition is definition:
         cls = value
     module = modules.class_facts(m, cls, root)
@@ -270,7 +267,7 @@ def _seeds(m: Interpreter, cls: Class, receiver: Object, root: State) -> list[St
                 for state in _run_quietly(m, function, each.copy(), receiver, quiet=True)
             ]
             states = after or states
-    return _distinct(m, receiver, states)[:MAX_SEEDS]
+    return _distinct(states)[:MAX_SEEDS]
 
 
 def _run_quietly(m: Interpreter, function: Function, state: State, receiver: Object, quiet: bool) -> list[State]:
@@ -290,7 +287,7 @@ def _sets_up(function: Function) -> bool:
     }
 
 
-def _distinct(m: Interpreter, receiver: Object, states: list[State]) -> list[State]:
+def _distinct(states: list[State]) -> list[State]:
     kept: list[State] = []
     for state in states:
         for key in [key for key in state.env if key[0] >= 1000]:
@@ -332,15 +329,4 @@ def _is_module(receiver: Object) -> bool:
 
 
 def _static(function: Function) -> bool:
-    from amp_doctor.lint.trace import Name
-
     return any(isinstance(term, Name) and term.id in ("staticmethod", "classmethod") for term in function.decorators)
-
-
-def _name(definition: ClassDef):  # type: ignore[no-untyped-def]
-    from amp_doctor.lint.trace import Name
-
-    return Name(0, definition.name)
-
-
-__all__ = ["Code", "interpret"]

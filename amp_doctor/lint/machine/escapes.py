@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from amp_doctor.lint import apis
-from amp_doctor.lint.events import Args, Escape
 from amp_doctor.lint.machine import roles
 from amp_doctor.lint.objects import (
     HALF,
@@ -14,11 +13,11 @@ from amp_doctor.lint.objects import (
     Object,
     Symbol,
     Tensor,
-    Value,
     flat,
 )
 
 if TYPE_CHECKING:
+    from amp_doctor.lint.events import Args
     from amp_doctor.lint.machine.interpreter import Interpreter
     from amp_doctor.lint.state import State
 
@@ -44,7 +43,7 @@ def gives_half(args: Args) -> bool:
     return any(isinstance(item, Tensor) and item.dtype == HALF for _, value in args for item in flat(value))
 
 
-def escape(m: Interpreter, at: int, name: str, args: Args, state: State) -> None:
+def escape(m: Interpreter, name: str, args: Args, state: State) -> None:
     """Scalers and optimizers that go to unseen code: nothing is known of them afterwards."""
     given = [item for _, value in args for item in flat(value)]
     for item in given:
@@ -55,12 +54,7 @@ def escape(m: Interpreter, at: int, name: str, args: Args, state: State) -> None
         item for item in given if isinstance(item, Symbol) and (roles.role_by_use(m, item) in ("scaler", "optimizer"))
     ]
     holders = [item for item in given if isinstance(item, Object) and item.role == "instance" and _holds(state, item)]
-    if handed or symbols or holders:
-        escaping: list[Value] = [*handed, *symbols]
-        for item in escaping:
-            m.emit(Escape(at, item), state)
-        state.protocol = state.protocol.unknown()
-    elif apis.DOES_BACKWARD.search(name) and (given or not args):
+    if handed or symbols or holders or (apis.DOES_BACKWARD.search(name) and (given or not args)):
         state.protocol = state.protocol.unknown()
 
 

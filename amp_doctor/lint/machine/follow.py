@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from amp_doctor.lint.machine.calls import Outcome
     from amp_doctor.lint.machine.interpreter import Interpreter
     from amp_doctor.lint.state import State
+    from amp_doctor.lint.trace import Function, Param
 
 
 def call_super(m: Interpreter, at: int, receiver: Object, name: str, args: Args, state: State) -> Outcome:
@@ -85,12 +86,12 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
     if recursive or len(m.stack) > MAX_DEPTH or function.is_generator:
         if not function.is_generator:
             m.silences += 1
-        escapes.escape(m, at, function.name, args, state)
+        escapes.escape(m, function.name, args, state)
         return [(arguments.opaque(m, at, args, state), state)]
     frame = m.frame(m.here, at + (m.calls[-1] if m.calls else 0) * 7919, function.at)
     m.parents[frame] = code.frame
     bind_parameters(m, function, code.receiver, args, frame, state)
-    contexts = decorator_contexts(m, function, code.frame, state)
+    contexts = decorator_contexts(function, code.frame, state)
     marks, regions = state.modes, state.regions
     for context in contexts:
         m.enter_context(function.at, context, None, state)
@@ -114,10 +115,10 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
         if not keeps:
             end.leave_frame(frame)
         outcome.append((modules.compiled(code, value, end), end))
-    return _settled(m, outcome)
+    return settled(outcome)
 
 
-def _settled(m: Interpreter, outcome: Outcome) -> Outcome:
+def settled(outcome: Outcome) -> Outcome:
     if len(outcome) < 2:
         return outcome
     kept: Outcome = []
@@ -127,7 +128,7 @@ def _settled(m: Interpreter, outcome: Outcome) -> Outcome:
     return kept[:24]
 
 
-def decorator_contexts(m: Interpreter, function, frame: int, state: State) -> list[Value]:  # type: ignore[no-untyped-def]
+def decorator_contexts(function: Function, frame: int, state: State) -> list[Value]:
     """Decorators that are contexts: `@torch.no_grad()`, `@torch.autocast("cuda")`."""
     found: list[Value] = []
     for term, mark in zip(function.decorators, function.marks, strict=False):
@@ -142,7 +143,9 @@ def decorator_contexts(m: Interpreter, function, frame: int, state: State) -> li
     return found
 
 
-def bind_parameters(m: Interpreter, function, receiver: Value | None, args: Args, frame: int, state: State) -> None:  # type: ignore[no-untyped-def]
+def bind_parameters(
+    m: Interpreter, function: Function, receiver: Value | None, args: Args, frame: int, state: State
+) -> None:
     from amp_doctor.lint.machine.interpreter import Call
 
     params = list(function.params)
@@ -173,7 +176,7 @@ def bind_parameters(m: Interpreter, function, receiver: Value | None, args: Args
             state.env[(frame, param.name)] = parameter(m, param, frame, state)
 
 
-def parameter(m: Interpreter, param, frame: int, state: State) -> Value:  # type: ignore[no-untyped-def]
+def parameter(m: Interpreter, param: Param, frame: int, state: State) -> Value:
     """An argument nobody gave: a symbol, or what its annotation says."""
     symbol = Symbol(f"{param.name}~{frame}", param.name)
     if (

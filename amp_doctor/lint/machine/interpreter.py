@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint.assume import assume, decide
-from amp_doctor.lint.events import Choose, Construct, Enter, Event, Forward, Leave
+from amp_doctor.lint.events import Construct, Enter, Event, Forward
 from amp_doctor.lint.fold import fold
 from amp_doctor.lint.machine import binding, calls, classes, evaluate, library, loops
 from amp_doctor.lint.machine.tensors import active_region
@@ -21,11 +21,9 @@ from amp_doctor.lint.objects import (
     TRUE,
     Api,
     Code,
-    Items,
     Literal,
     Object,
     Symbol,
-    Table,
     Tensor,
     Value,
     flat,
@@ -105,7 +103,6 @@ class Interpreter:
     limit: int = BUDGET
     silences: int = 0
     quiet: int = 0
-    regions: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
 
     def emit(self, event: Event, state: State) -> None:
@@ -202,11 +199,10 @@ class Interpreter:
                 binding.bind(
                     self, target, Symbol(f"{binding.term_name(target)}@{at}", binding.term_name(target)), state, at
                 )
-            case Exit(at, kind, value):
+            case Exit(_, kind, value):
                 if kind == "return":
                     result = evaluate.evaluate(self, value, state) if value is not None else NONE
                     state.env[(self.here, "%return")] = result
-                    binding.returned(self, at, result, state)
         return [state]
 
     def define(self, function: Function, state: State) -> None:
@@ -342,7 +338,6 @@ class Interpreter:
         if state.modes:
             mark, state.modes = state.modes[-1], state.modes[:-1]
             if mark.startswith("region") and state.regions:
-                self.emit(Leave(node.at, state.regions[-1]), state)
                 state.regions = state.regions[:-1]
         return [state]
 
@@ -399,13 +394,7 @@ class Interpreter:
         """The calls of `forward` that are being followed, by their frames."""
         return tuple(call.frame for call in self.stack[1:] if call.function.name == "forward")
 
-    def choose(self, at: int, test: Value, then: Value, other: Value, state: State) -> None:
-        self.emit(Choose(at, test, then, other), state)
-
     def name_of(self, value: Value) -> str:
         if isinstance(value, Symbol):
             return value.name
         return text(value)
-
-
-__all__ = ["Call", "Interpreter", "Items", "Name", "OutOfBudget", "Table"]

@@ -35,7 +35,6 @@ from amp_doctor.lint.objects import (
     flat,
     text,
 )
-from amp_doctor.lint.trace import Name
 
 if TYPE_CHECKING:
     from amp_doctor.lint.machine.calls import Outcome
@@ -164,7 +163,3 @@ def unknown_context(m: Interpreter, at: int, context: Value, state: State) -> No
         m.emit(OpCall(at, "autocast.__enter__", context, (), NONE, True), state)
     names = {item.name for item in flat(context) if isinstance(item, Symbol)}
     m.facts.setdefault("contexts", set()).update(names)
-
-
-def name_is(term: object, name: str) -> bool:
-    return isinstance(term, Name) and term.id == name

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.lint import apis
-from amp_doctor.lint.events import Args, OpCall, ZeroGrad
+from amp_doctor.lint.events import Args, OpCall
 from amp_doctor.lint.machine import arguments, binding, evaluate, gradients, marks, modules, roles, tensors, training
 from amp_doctor.lint.objects import (
     BF16,
@@ -181,7 +181,6 @@ def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, stat
         from amp_doctor.lint.machine.protocol import owners_of
 
         owners = owners_of(state, receiver) or None
-        m.emit(ZeroGrad(at, owners), state)
         state.protocol = state.protocol.zeroed(owners)
         return [(NONE, state)]
     if name in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_") and (
@@ -206,7 +205,7 @@ def method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, stat
             if receiver.role == "scale":
                 return [(receiver, state)]
             return [(evaluate.fresh(m, f"call@{at}", name, state), state)]
-    escape(m, at, name, args, state)
+    escape(m, name, args, state)
     return [(arguments.opaque(m, at, args, state, name), state)]
 
 
@@ -329,7 +328,7 @@ def module_method(m: Interpreter, at: int, receiver: Value, name: str, args: Arg
     if apis.DOES_BACKWARD.search(name):
         state.protocol = state.protocol.unknown()
     else:
-        escape(m, at, name, args, state)
+        escape(m, name, args, state)
     inputs = tensors.tensors_in([value for _, value in args])
     if modules.is_module_value(receiver) and (inputs or tensors.region_dtype(state)) and receiver.cls is None:
         return [(tensors.module_result(receiver, "", inputs, state, at, receiver.oid, None), state)]
@@ -392,7 +391,7 @@ def symbol_method(
         return [(evaluate.fresh(m, f"call@{at}", name, state), state)]
     if apis.DOES_BACKWARD.search(name) and not _scheduler(receiver.name):
         state.protocol = state.protocol.unknown()
-    escape(m, at, name, args, state)
+    escape(m, name, args, state)
     if inputs:
         result = tensors.module_result(
             Symbol(f"{receiver.key}.{name}", name), "", inputs, state, at, receiver.key, None
@@ -496,7 +495,7 @@ def function(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         return [(Symbol(f"{api}({','.join(text(value) for value in plain)})", short), state)]
     else:
         if not api.startswith(_INNOCENT):
-            escape(m, at, short, args, state)
+            escape(m, short, args, state)
         last = api.rpartition(".")[2]
         if isinstance(plain[0] if plain else None, Items | Table | Object | Code) and last in (
             "tqdm",
@@ -526,6 +525,3 @@ def made_by(
     given = any(key in ("dtype", "**") for key, _ in args)
     unknown = dtype is None and (given or "set_default_dtype" in m.module.words)
     return (None if unknown else made), tags
-
-
-__all__ = ["function", "method"]

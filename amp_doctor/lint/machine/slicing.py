@@ -238,20 +238,6 @@ class Slicer:
                 return item if self.gentle or self._telling(item, names) else None
 
 
-def _made_half(leaves: Iterable[tuple[Leaf, tuple[Term, ...]]]) -> set[str]:
-    """Names of what is made in float16: adding to it later is telling."""
-    made: set[str] = set()
-    found: set[str] = set()
-    for leaf, _ in leaves:
-        if isinstance(leaf, CallLeaf):
-            words = {word for _, value in leaf.args for word in _names(value)}
-            if words & {".float16", ".half"} or made & set(_names(leaf.func)):
-                made.add(leaf.temp)
-        elif isinstance(leaf, Bind) and any(name in made for name in _names(leaf.value)):
-            found |= _written(leaf.target)
-    return found
-
-
 @dataclass(slots=True)
 class _Summary:
     """What a leaf says, once: its words, whether one of them is strong, what it reads and writes."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amp_doctor.lint import apis
 from amp_doctor.lint.assume import decide
 from amp_doctor.lint.machine import marks
-from amp_doctor.lint.objects import BF16, FP32, HALF, Object, Symbol, Tensor, Value, flat
+from amp_doctor.lint.objects import BF16, FP32, HALF, Symbol, Tensor, Value, flat
 
 if TYPE_CHECKING:
     from amp_doctor.lint.state import Region, State
@@ -187,8 +187,3 @@ def module_result(
         imported = isinstance(module, Symbol) and (".py:" in module.key or module.key.startswith("import:"))
         return Tensor(None if imported else low, False, base.scaled, sources, tags | {"output"}, at)
     return Tensor(precision, False, base.scaled, sources, tags | {"output"}, at)
-
-
-def source_keys(value: Value) -> list[Object | Symbol]:
-    """The modules and symbols inside a value, for linking."""
-    return [item for item in flat(value) if isinstance(item, Object | Symbol)]

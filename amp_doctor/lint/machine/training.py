@@ -18,7 +18,6 @@ from amp_doctor.lint.events import (
     Step,
     Unscale,
     Update,
-    ZeroGrad,
 )
 from amp_doctor.lint.machine import arguments, modules, roles
 from amp_doctor.lint.machine.protocol import appear, modules_of, owners_of, reached_by
@@ -113,7 +112,6 @@ def optimizer_method(m: Interpreter, at: int, optimizer: Object, name: str, args
         state.protocol = state.protocol.step(None, optimizer.oid, at)
         return NONE
     if name == "zero_grad":
-        m.emit(ZeroGrad(at, (optimizer.oid,)), state)
         state.protocol = state.protocol.zeroed((optimizer.oid,))
         return NONE
     m.emit(OpCall(at, f"Optimizer.{name}", optimizer, args, NONE, True), state)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amp_doctor.lint.machine.slicing import Slicer, relevant_functions, rooted
+from amp_doctor.errors import ReadError
 from amp_doctor.lint.project import STRIDE, Module
 from amp_doctor.lint.syntax import SyntaxFault
 from amp_doctor.lint.syntax.lower import lower
@@ -46,15 +47,26 @@ def parse(source: Source, number: int, whole: bool = False) -> Module:
     )
 
 
+LARGEST = 1_500_000
+"""Characters that libcst is given at most: it takes about a gigabyte of memory for each million."""
+
+
+def _bearable(code: str, path: str) -> str:
+    if len(code) > LARGEST:
+        size = f"{len(code) / 1e6:.1f} MB"
+        raise ReadError(path, f"too large to analyse: {size} without the functions that do not matter; exclude it")
+    return code
+
+
 def _tree(source: Source, whole: bool) -> tuple[cst.Module, list[int] | None]:
     pruned = Pruned(source.code) if whole else prune(source.code)
     if pruned.lines is not None:
         try:
-            return cst.parse_module(pruned.code), pruned.lines
+            return cst.parse_module(_bearable(pruned.code, source.path)), pruned.lines
         except cst.ParserSyntaxError:
             pass  # cut in the wrong place, or really broken: the whole text tells
     try:
-        return cst.parse_module(source.code), None
+        return cst.parse_module(_bearable(source.code, source.path)), None
     except cst.ParserSyntaxError as fault:
         message = fault.message.split("\n")[0].removeprefix("parser error: ")
         raise SyntaxFault(message, fault.editor_line, fault.editor_column) from None

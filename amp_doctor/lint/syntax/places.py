@@ -157,11 +157,6 @@ class Places:
         """The line ending the file is written with."""
         return "\r\n" if "\r\n" in self.code else "\r" if "\r" in self.code else "\n"
 
-    def comment_after(self, at: int) -> bool:
-        """A comment at the end of the statement's line (it would be lost with the line)."""
-        node = self.nodes[self.statement(at) - self.base]
-        return isinstance(node, cst.SimpleStatementLine) and node.trailing_whitespace.comment is not None
-
 
 def _line_starts(raw: bytes) -> list[int]:
     if b"\r" in raw.replace(b"\r\n", b""):
