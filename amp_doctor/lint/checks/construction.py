@@ -78,9 +78,11 @@ def positional_argument(at: Moment[Construct]) -> Iterator[Draft]:
 
 
 def _is_scale(value: Value) -> bool:
-    """A number, or what is called a scale."""
+    """A number, what is called a scale, or a parameter whose default is a number."""
     if isinstance(value, Symbol):
-        return re.search(r"(^|[._~])(init|loss|initial)_(loss_)?scale(~\d+)?$", value.key) is not None
+        named = re.search(r"(^|[._])(init|initial|loss)_(loss_)?scale(~\d+)?$", value.key)
+        index = re.search(r"device|gpu|rank", value.name) is not None
+        return named is not None or (value.key.endswith("#number") and not index)
     return isinstance(value, Literal) and type(value.value) in (int, float)
 
 
