@@ -237,3 +237,12 @@ def test_names_that_are_not_text_are_linted(here: Path) -> None:
     assert done.status == 1
     assert "AMP001" in done.out
     assert amp_doctor("lint", "--output-format", "json").status == 1
+
+
+def test_a_file_that_is_too_large_to_analyse_is_told_and_the_others_are_checked(here: Path) -> None:
+    (here / "huge.py").write_text("import torch\n" + "".join(f"v{n} = torch.autocast('cuda')\n" for n in range(60_000)))
+    (here / "a.py").write_text("x.backward(\nautocast\n")
+    done = lint(".")
+    assert done.status == 2
+    assert "huge.py: too large to analyse: 1.9 MB" in done.out
+    assert "a.py:1:11: AMP001" in done.out

@@ -270,3 +270,12 @@ def test_a_fault_in_the_file_is_told_by_the_whole_text() -> None:
     (finding,) = lint_text(code)
     assert finding.code == "AMP001"
     assert finding.span.line == len(line_starts(code)) - 1
+
+
+def test_long_tables_of_a_huge_file_are_left_out() -> None:
+    rows = "".join(f"    'k{n}': [{n}, -{n}.5e-3, None],\n" for n in range(20_000))
+    call = "def f(model, x):\n    with torch.cuda.amp.autocast(\n        False,\n    ):\n        return model(x)\n"
+    code = f"import torch\nTABLE = {{\n{rows}}}\n{call}"
+    pruned = prune(code)
+    assert pruned.code == f"import torch\nTABLE = {{\n}}\n{call}"
+    assert pruned.lines == [1, 2, 20_003, 20_004, 20_005, 20_006, 20_007, 20_008]

@@ -36,6 +36,8 @@ def examine(
         return _analysed(source, project, torch_version)
     except SyntaxFault as fault:
         return FileReport(path, (_syntax_error(source, fault),))
+    except ReadError as error:  # too large
+        return FileReport(path, error=error.reason)
     except Exception as crash:  # noqa: BLE001 - the net of rule AMP003: a crash costs one file, never the run
         return FileReport(path, (crashed(path, f"{_words(crash)}{_place(crash)}"),))
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from amp_doctor.lint.machine.slicing import Slicer, relevant_functions, rooted
 from amp_doctor.errors import ReadError
+from amp_doctor.lint.machine.slicing import Slicer, relevant_functions, rooted
 from amp_doctor.lint.project import STRIDE, Module
 from amp_doctor.lint.syntax import SyntaxFault
 from amp_doctor.lint.syntax.lower import lower

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import groupby
 
 SMALL = 12_000
 """Characters up to which a file is read whole."""
@@ -82,7 +83,7 @@ def prune(code: str) -> Pruned:
     blocks = _blocks(lines, plain)
     if not _telling("".join(plain)):
         return Pruned("", [])  # mixed precision is only talked about, in docstrings and comments
-    if not blocks:
+    if not blocks and len(code) < HUGE:
         return Pruned(code)
     _choose(blocks, lines, plain, trains)
     return _shortened(blocks, lines)
@@ -182,6 +183,31 @@ def _choose(blocks: list[_Block], lines: list[str], plain: list[str], trains: bo
             ]
 
 
+HUGE = 300_000
+"""Characters from which on the rows of long tables are left out too."""
+
+_CONSTANT = r"""(?:-?[\d.][\w.+-]*|'[^'\\\n]*'|"[^"\\\n]*"|None|True|False)"""
+_ROW = re.compile(rf"[ \t]+(?:[\[({{]*[ \t]*{_CONSTANT}[\])}}]*[ \t]*[,:][ \t]*)+(?:\r?\n)?")
+"""A line of constants that ends with a comma: without it the table is shorter, and still one."""
+
+
+def _without_rows(kept: list[str], numbers: list[int]) -> Pruned:
+    """Leave out tables: runs of more rows than anybody writes as arguments of a call."""
+    lines: list[str] = []
+    places: list[int] = []
+    for row, run in groupby(zip(kept, numbers, strict=True), key=lambda pair: _is_row(pair[0])):
+        part = list(run)
+        if not row or len(part) < 20:
+            lines += [line for line, _ in part]
+            places += [number for _, number in part]
+    return Pruned("".join(lines), places)
+
+
+def _is_row(line: str) -> bool:
+    balanced = all(line.count(a) == line.count(b) for a, b in ("[]", "()", "{}"))
+    return balanced and _ROW.fullmatch(line) is not None
+
+
 def _shortened(blocks: list[_Block], lines: list[str]) -> Pruned:
     kept: list[str] = []
     numbers: list[int] = []
@@ -198,4 +224,6 @@ def _shortened(blocks: list[_Block], lines: list[str]) -> Pruned:
     for number in range(position, len(lines)):
         kept.append(lines[number])
         numbers.append(number + 1)
+    if sum(map(len, kept)) > HUGE:
+        return _without_rows(kept, numbers)
     return Pruned("".join(kept), numbers)
