@@ -81,7 +81,7 @@ def _is_model(at: Moment[OpCall] | Moment[Forward], module: Value) -> bool:
         known = at.interpreter.facts.get("modules", ())
         return (
             module.key in known
-            or modules._looks_like_module(at.interpreter, module, at.state)
+            or modules.looks_like_module(at.interpreter, module, at.state)
             or any(value == module and _of_module(owner, at.state) for (owner, _), value in at.state.heap.items())
         )
     return modules.is_module_value(module)

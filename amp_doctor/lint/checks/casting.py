@@ -176,7 +176,7 @@ def cast_not_assigned(at: Moment[Any]) -> Iterator[Draft]:
     if at.event.used or at.event.dtype is None:
         return
     if not isinstance(target, Tensor):
-        known = isinstance(target, Symbol) and modules._looks_like_module(at.interpreter, target, at.state)
+        known = isinstance(target, Symbol) and modules.looks_like_module(at.interpreter, target, at.state)
         if known or modules.is_module_value(target):
             facts.setdefault("cast-modules", set()).add(at.event.at)
     elif "guessed" not in target.tags and (target.sure or not target.at):

@@ -182,7 +182,7 @@ def norm_eps_below_half(at: Moment[Forward | Cast]) -> Iterator[Draft]:
     if not isinstance(module, Object) or not modules.is_module_value(module) or at.region() is not None or not low:
         return
     what = "cast to float16 here" if isinstance(at.event, Cast) else "called in float16 here"
-    for part in (module, *modules._descendants(module, at.state)):
+    for part in (module, *modules.descendants(module, at.state)):
         known = isinstance(part, Object) and part.api.rpartition(".")[2] in _NORMS
         if known and isinstance(part, Object) and lost(part.fact("eps")):
             yield at.finding(

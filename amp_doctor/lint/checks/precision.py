@@ -83,7 +83,7 @@ def _part_of_half(state: State, module: Value) -> list[Part]:
         return []
     for holder in [*state.env.values(), *state.heap.values()]:
         own = _own(state, holder) if isinstance(holder, Object) else None
-        if own is not None and own[0] in LOW and module in modules._descendants(holder, state):
+        if own is not None and own[0] in LOW and module in modules.descendants(holder, state):
             return [Part(holder, *own, module)]
     return []
 

@@ -9,7 +9,7 @@ from amp_doctor.lint.assume import none_test
 from amp_doctor.lint.checks.blame import function_of
 from amp_doctor.lint.checks.registry import Draft, Finished, Moment, check
 from amp_doctor.lint.events import Scale, Step
-from amp_doctor.lint.machine.protocol import parameters_of
+from amp_doctor.lint.machine.ownership import parameters_of
 from amp_doctor.lint.objects import Code, Literal, Symbol, Value
 from amp_doctor.lint.paths import calls
 from amp_doctor.lint.trace import Const

@@ -50,7 +50,7 @@ def binary(m: Interpreter, at: int, op: str, left: Value, right: Value, state: S
                 return Literal(value, at)
         return evaluate.fresh(m, f"value@{at}", "", state)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        result = tensor_operation(m, at, op, left, right, state)
+        result = tensor_operation(at, op, left, right, state)
         m.emit(Operation(at, op, left, right, result), state)
         return result
     for side in (left, right):
@@ -86,7 +86,7 @@ def _arithmetic(op: str, left: Any, right: Any) -> Any:
         return None
 
 
-def tensor_operation(m: Interpreter, at: int, op: str, left: Value, right: Value, state: State) -> Tensor:
+def tensor_operation(at: int, op: str, left: Value, right: Value, state: State) -> Tensor:
     sides = [side for side in (left, right) if isinstance(side, Tensor)]
     other = right if isinstance(left, Tensor) else left
     if isinstance(other, Object) and other.role == "scale" and op in ("Divide", "Multiply"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.lint.events import GradRead, Operation
 from amp_doctor.lint.machine import arithmetic, containers, evaluate
+from amp_doctor.lint.machine.ownership import owners_of
 from amp_doctor.lint.objects import (
     Items,
     Literal,
@@ -78,12 +79,10 @@ def augment(m: Interpreter, leaf: Augment, state: State) -> None:
         bind(m, target, Items(old.kind, (*old.items, *value.items), old.exact and value.exact), state, leaf.at)
         return
     if isinstance(old, Tensor) or isinstance(value, Tensor):
+        result = arithmetic.tensor_operation(leaf.at, leaf.op, old, value, state)
         if isinstance(old, Tensor):
-            result = arithmetic.tensor_operation(m, leaf.at, leaf.op, old, value, state)
             # In place: the target keeps its dtype.
             result = replace(result, dtype=old.dtype, sure=old.sure, tags=result.tags | (old.tags & {"zeros"}))
-        else:
-            result = arithmetic.tensor_operation(m, leaf.at, leaf.op, old, value, state)
         # `x[part] += y` adds to one part of x: another part may take the next.
         op = f"{leaf.op}[]=" if isinstance(target, Item) else f"{leaf.op}="
         m.emit(Operation(leaf.at, op, old, value, result), state)
@@ -99,8 +98,6 @@ def read_gradient(m: Interpreter, gradient: Object, how: str, at: int, state: St
     of = gradient.fact("of")
     if isinstance(of, Tensor) and "param" not in of.tags and not of.sources:
         return
-    from amp_doctor.lint.machine.protocol import owners_of
-
     owners = owners_of(state, of) if of is not None else ()
     m.emit(GradRead(at, how, owners), state)
     if how == "rescale":

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Outcome:
-    from amp_doctor.lint.machine.calls import call_value
-
     plain = arguments.positional(args)
     first = plain[0] if plain else None
     if name == "super":
@@ -90,7 +88,7 @@ def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Out
             return [(Object("param", f"{first.oid}[]", facts=first.facts, at=at), state)]
         return [(evaluate.fresh(m, f"call@{at}", "", state), state)]
     if name in ("isinstance", "hasattr", "callable"):
-        answer = _isinstance(m, plain, state) if name == "isinstance" else None
+        answer = _isinstance(plain) if name == "isinstance" else None
         if (
             name == "hasattr"
             and isinstance(first, Object)
@@ -113,11 +111,10 @@ def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Out
         if name == "print":
             m.emit(OpCall(at, "builtins.print", None, args, NONE, False), state)
         return [(evaluate.fresh(m, f"call@{at}", "", state), state)]
-    del call_value
     return [(arguments.opaque(m, at, args, state), state)]
 
 
-def _isinstance(m: Interpreter, plain: list[Value], state: State) -> Value | None:
+def _isinstance(plain: list[Value]) -> Value | None:
     if len(plain) == 2 and isinstance(plain[0], Object) and isinstance(plain[1], Class) and plain[0].cls is not None:
         return TRUE if plain[0].cls.definition is plain[1].definition else None
     if len(plain) == 2 and isinstance(plain[0], Items | Table | Literal) and isinstance(plain[1], Class):

@@ -136,7 +136,7 @@ def call_unknown_module(m: Interpreter, at: int, func: Symbol, args: Args, input
     given = {
         text(value)
         for _, value in args
-        if modules.is_module_value(value) or (isinstance(value, Symbol) and modules._looks_like_module(m, value))
+        if modules.is_module_value(value) or (isinstance(value, Symbol) and modules.looks_like_module(m, value))
     }
     if given:
         # A function that is handed a model runs it: `render(field, rays)`.

@@ -11,7 +11,7 @@ from amp_doctor.lint.events import (
     Construct,
 )
 from amp_doctor.lint.machine import arguments, modules
-from amp_doctor.lint.machine.protocol import modules_of
+from amp_doctor.lint.machine.ownership import modules_of
 from amp_doctor.lint.objects import (
     NONE,
     TRUE,
@@ -146,7 +146,7 @@ def copied(m: Interpreter, at: int, value: Value | None, state: State) -> Value:
         symbol = Symbol(f"copy({value.key})@{at}", value.name)
         return (
             Object("module", symbol.key, facts=(("copy", TRUE),), origin="used", at=at)
-            if modules._looks_like_module(m, value)
+            if modules.looks_like_module(m, value)
             else symbol
         )
     return value if value is not None else NONE

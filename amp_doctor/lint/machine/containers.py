@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from amp_doctor.lint.state import State
 
 
-def container_method(m: Interpreter, at: int, receiver: Items | Table, name: str, args: Args, state: State) -> Value:
+def container_method(m: Interpreter, receiver: Items | Table, name: str, args: Args, state: State) -> Value:
     """Lists and dicts: reading methods have values; mutation is written back by the caller's variable."""
     first = arguments.argument(args, 0, "")
     if isinstance(receiver, Table):

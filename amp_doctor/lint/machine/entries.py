@@ -12,7 +12,7 @@ from amp_doctor.lint.fold import fold
 from amp_doctor.lint.machine import classes, follow, modules
 from amp_doctor.lint.machine.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
 from amp_doctor.lint.machine.slicing import rooted
-from amp_doctor.lint.objects import Class, Literal, Object, flat
+from amp_doctor.lint.objects import Class, Object, flat
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import Attr, Branch, ClassDef, Define, Function, Name, Seq, Stmt, Try, With
 from amp_doctor.lint.typestate import Optimizer, Protocol
@@ -212,7 +212,7 @@ def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
     module = modules.class_facts(m, cls, root)
     receiver = Object("instance", f"self:{definition.name}", api=definition.name, cls=cls, origin="used", facts=module)
     seeds = _seeds(m, cls, receiver, root)
-    forward = _is_module(receiver)
+    forward = modules.is_module_value(receiver)
     for name, function in definition.methods.items():
         if (
             name == "__init__"
@@ -312,7 +312,7 @@ def _forwards(m: Interpreter, root: State) -> None:
             origin="used",
             facts=modules.class_facts(m, cls, root),
         )
-        if not _is_module(receiver) or "forward" not in definition.methods:
+        if not modules.is_module_value(receiver) or "forward" not in definition.methods:
             continue
         if not isinstance(region, Region) and not rooted(definition.methods["forward"].words):
             continue
@@ -321,11 +321,6 @@ def _forwards(m: Interpreter, root: State) -> None:
             if isinstance(region, Region):
                 state.regions = (region,)
             _run_function(m, definition.methods["forward"], state, receiver)
-
-
-def _is_module(receiver: Object) -> bool:
-    fact = receiver.fact("module")
-    return isinstance(fact, Literal) and bool(fact.value)
 
 
 def _static(function: Function) -> bool:

@@ -149,7 +149,7 @@ def bind_parameters(
     from amp_doctor.lint.machine.interpreter import Call
 
     params = list(function.params)
-    plain = [value for key, value in args if key is None]
+    plain = arguments.positional(args)
     if receiver is not None:
         plain.insert(0, receiver)
     named = {key: value for key, value in args if key not in (None, "*", "**")}

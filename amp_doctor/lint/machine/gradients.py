@@ -27,7 +27,7 @@ def backward_method(m: Interpreter, at: int, receiver: Value, args: Args, state:
 
     plain = arguments.positional(args)
     if isinstance(receiver, Tensor) or (isinstance(receiver, Symbol) and not plain):
-        return training.backward(m, at, receiver, args, state)
+        return training.backward(m, at, receiver, state)
     if isinstance(receiver, Symbol | Object) and plain:
         m.facts["framework"] = True
         state.protocol = state.protocol.unknown()
@@ -65,7 +65,7 @@ def gradient_method(m: Interpreter, at: int, gradient: Object, name: str, args: 
     return Tensor(FP32, True, None, frozenset(), frozenset({"norm"}), at)
 
 
-def gradient_result(m: Interpreter, at: int, args: Args, state: State) -> Value:
+def gradient_result(at: int, args: Args) -> Value:
     """torch.autograd.grad: gradients of (possibly scaled) outputs."""
 
     outputs = arguments.argument(args, 0, "outputs")

@@ -16,6 +16,7 @@ from amp_doctor.lint.machine import (
     builtins,
     constructors,
     containers,
+    functions,
     methods,
     roles,
     training,
@@ -86,7 +87,7 @@ def call_method(m: Interpreter, at: int, receiver: Value, name: str, args: Args,
         "copy",
         "setdefault",
     ) and isinstance(receiver, Items | Table):
-        return [(containers.container_method(m, at, receiver, name, args, state), state)]
+        return [(containers.container_method(m, receiver, name, args, state), state)]
     return methods.method(m, at, receiver, name, args, state, used)
 
 
@@ -147,7 +148,7 @@ def call_api(m: Interpreter, at: int, api: str, args: Args, state: State, used: 
         return [(Object("device", f"device({text(first)})", api=api, facts=(("type", first or NONE),), at=at), state)]
     if api == "itertools.chain":
         return [(Items("list", tuple(arguments.positional(args)), False), state)]
-    return methods.function(m, at, api, args, state, used)
+    return functions.function(m, at, api, args, state, used)
 
 
 def autocast_called(m: Interpreter, at: int, context: Object, args: Args, state: State) -> Value:

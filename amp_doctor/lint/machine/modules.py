@@ -158,14 +158,14 @@ def has_batchnorm(module: Value, state: State, depth: int = 0) -> bool:
     return False
 
 
-def _descendants(module: Value, state: State, depth: int = 0) -> list[Value]:
+def descendants(module: Value, state: State, depth: int = 0) -> list[Value]:
     if depth > 4:
         return []
     children = children_of(module, state)
-    return children + [deep for child in children for deep in _descendants(child, state, depth + 1)]
+    return children + [deep for child in children for deep in descendants(child, state, depth + 1)]
 
 
-def _looks_like_module(m: Interpreter, value: Symbol, state: State | None = None) -> bool:
+def looks_like_module(m: Interpreter, value: Symbol, state: State | None = None) -> bool:
     """An unknown object on which the file calls what only modules have, under any name that holds it."""
     uses = set(m.module.uses.get(value.name, ()))
     if state is not None:

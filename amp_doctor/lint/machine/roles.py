@@ -61,7 +61,7 @@ def as_scaler(m: Interpreter, value: Value) -> Object | None:
     return None
 
 
-def as_optimizer(m: Interpreter, value: Value | None) -> Object | None:
+def as_optimizer(value: Value | None) -> Object | None:
     if isinstance(value, Object):
         return value if value.role == "optimizer" else None
     if isinstance(value, Symbol):

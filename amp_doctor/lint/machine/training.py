@@ -20,7 +20,7 @@ from amp_doctor.lint.events import (
     Update,
 )
 from amp_doctor.lint.machine import arguments, modules, roles
-from amp_doctor.lint.machine.protocol import appear, modules_of, owners_of, reached_by
+from amp_doctor.lint.machine.ownership import appear, modules_of, owners_of, reached_by
 from amp_doctor.lint.objects import (
     FP32,
     HALF,
@@ -68,7 +68,7 @@ def scaler_method(m: Interpreter, at: int, scaler: Object, name: str, args: Args
     if name == "step":
         return step(m, at, operand, scaler, args, state)
     if name == "unscale_":
-        optimizer = roles.as_optimizer(m, operand)
+        optimizer = roles.as_optimizer(operand)
         if optimizer is not None:
             appear(state, optimizer)
             m.emit(Unscale(at, scaler, optimizer), state)
@@ -94,7 +94,7 @@ def scaled(operand: Value | None, oid: str, at: int) -> Value:
 
 
 def step(m: Interpreter, at: int, operand: Value | None, scaler: Object | None, args: Args, state: State) -> Value:
-    optimizer = roles.as_optimizer(m, operand)
+    optimizer = roles.as_optimizer(operand)
     if optimizer is None:
         return NONE
     appear(state, optimizer)
@@ -130,7 +130,7 @@ def optimizer_method(m: Interpreter, at: int, optimizer: Object, name: str, args
     return arguments.opaque(m, at, args, state, name)
 
 
-def backward(m: Interpreter, at: int, tensor: Value, args: Args, state: State) -> Value:
+def backward(m: Interpreter, at: int, tensor: Value, state: State) -> Value:
     """`tensor.backward()`."""
     scaled_by = tensor.scaled if isinstance(tensor, Tensor) else None
     sources = tensor.sources if isinstance(tensor, Tensor) else frozenset()
@@ -170,14 +170,14 @@ def cast(m: Interpreter, at: int, target: Value, dtype: str | None, how: str, st
     if isinstance(target, Object | Symbol) and dtype is not None:
         if isinstance(target, Object):
             if modules.is_module_value(target):
-                for child in modules._descendants(target, state):
+                for child in modules.descendants(target, state):
                     state.heap.pop((text(child), "%dtype"), None)
                 modules.set_precision(target, dtype, at, state)
             return target
         if (
             target.key in m.facts.get("modules", ())
             or _MAKES_MODELS.search(target.name)
-            or modules._looks_like_module(m, target, state)
+            or modules.looks_like_module(m, target, state)
         ):
             modules.set_precision(target, dtype, at, state)
             return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.lint.objects import Literal, Object, Symbol, Tensor, Value, flat
@@ -75,8 +76,6 @@ def reached_by(state: State, sources: frozenset[str]) -> dict[str, bool]:
 def appear(state: State, optimizer: Object) -> None:
     """An optimizer nobody has named before: it has been through what the unnamed one has."""
     if optimizer.oid not in dict(state.protocol.optimizers):
-        from dataclasses import replace
-
         named = [oid for oid, _ in state.protocol.optimizers if oid != ANY]
         before = state.protocol.get(ANY)
         state.protocol = state.protocol.put(optimizer.oid, replace(before, linked=before.linked and not named))
