@@ -1,4 +1,4 @@
-"""AMP225, 238, 242: loops, custom functions and optimizers by their shape."""
+"""AMP225, 238, 242: accumulation guards, backward methods and optimizer steps that are wrong by their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is to blame: questions that several checks of gradient scaling ask."""
+"""What several checks of gradient scaling ask: which function, optimizer and line a finding is about."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def stepped_names(function: Function) -> list[tuple[str, str]]:
 
 
 def endless(limit: object) -> bool:
+    """A clip that only measures: its limit is infinite."""
     return isinstance(limit, Literal) and limit.value in (float("inf"), "inf")
 
 

@@ -1,4 +1,4 @@
-"""AMP223, 224, 233, 237, 240: losses and penalties that ignore the scale."""
+"""AMP223, 224, 233, 237, 240: gradient penalties, losses and NaN tests that go wrong with a scaler."""
 
 from __future__ import annotations
 

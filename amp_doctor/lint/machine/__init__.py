@@ -1,1 +1,9 @@
-"""The interpreter: traces in, events out. `interpreter` is the machine that the fold drives; the rest are its rooms."""
+"""The interpreter: traces in, events out.
+
+`entries` chooses where to start and gives each start its state; `interpreter` is the machine that `lint.fold` drives.
+A term becomes a value in `evaluate` (`arithmetic`, `containers`, `marks`), a value is stored in `binding`, a loop asks
+`loops`. A call goes through `calls`: into first-party code (`follow`, `classes`, `ducks`), to a library (`library`,
+which knows `constructors`, `training`, `builtins`, `methods`, `tensor_methods`, `functions`), or to code nobody sees
+(`escapes`). What tensors and modules are is told by `tensors`, `modules` and `ownership`; what unknown objects are, by
+`roles`. `slicing` cuts traces before they are run.
+"""

@@ -1,4 +1,4 @@
-"""What a call was given: arguments by position or keyword, and the result nobody knows."""
+"""The arguments of a call, by position or keyword, and the result of a call nobody knows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 def positional(args: Args) -> list[Value]:
+    """The arguments given by position."""
     return [value for key, value in args if key is None]
 
 
 def argument(args: Args, position: int | None, keyword: str) -> Value | None:
+    """The argument given under this keyword, else the one at this position, else None."""
     for key, value in args:
         if key == keyword:
             return value

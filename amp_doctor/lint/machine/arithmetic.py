@@ -1,4 +1,4 @@
-"""Operators and comparisons."""
+"""Operators and comparisons: on numbers, tensors, gradients and lists."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def binary(m: Interpreter, at: int, op: str, left: Value, right: Value, state: State, fold: bool = False) -> Value:
+    """A binary operator; two literals are computed outside loops, or where both stand in the source (`fold`)."""
     if isinstance(left, Literal) and isinstance(right, Literal):
         if fold or not m.loops:
             value = _arithmetic(op, left.value, right.value)
@@ -87,6 +88,7 @@ def _arithmetic(op: str, left: Any, right: Any) -> Any:
 
 
 def tensor_operation(at: int, op: str, left: Value, right: Value, state: State) -> Tensor:
+    """The tensor that an operator makes of a tensor and something else."""
     sides = [side for side in (left, right) if isinstance(side, Tensor)]
     other = right if isinstance(left, Tensor) else left
     if isinstance(other, Object) and other.role == "scale" and op in ("Divide", "Multiply"):
@@ -106,6 +108,7 @@ def tensor_operation(at: int, op: str, left: Value, right: Value, state: State) 
 
 
 def compare(m: Interpreter, at: int, op: str, left: Value, right: Value, state: State) -> Value:
+    """A comparison: as far as possible a test that assumptions can be made about."""
     none_left = isinstance(left, Literal) and left.value is None
     none_right = isinstance(right, Literal) and right.value is None
     if op in ("is", "is not", "==", "!=") and (none_left or none_right):
@@ -150,6 +153,7 @@ def differs(value: Value, constant: Value, state: State) -> bool:
 
 
 def contained(left: Value, right: Value) -> Value:
+    """`left in right`."""
     if isinstance(right, Items) and right.exact:
         if all(isinstance(part, Literal | Api) for part in right.items) and right.items:
             return Test("or", tuple(Test("eq", (left, part)) for part in right.items))

@@ -1,4 +1,4 @@
-"""Values into variables, attributes and items."""
+"""Values -> variables, attributes and items; and what happens to `p.grad` when it is read or changed."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 def bind(m: Interpreter, target: Term, value: Value, state: State, at: int) -> None:
+    """Give a value to a target: a name, an attribute, an item, or several at once."""
     match target:
         case Name(_, name) if name[0] == "%":
             state.temps[(m.here, name)] = value
@@ -62,6 +63,7 @@ def bind(m: Interpreter, target: Term, value: Value, state: State, at: int) -> N
 
 
 def augment(m: Interpreter, leaf: Augment, state: State) -> None:
+    """`target op= value`; a gradient that is changed so is reported as read or changed."""
     value = evaluate.evaluate(m, leaf.value, state)
     target = leaf.target
     if isinstance(target, Attr) and target.name == "grad":

@@ -1,4 +1,4 @@
-"""Python's own functions, as far as they carry tracked objects."""
+"""Python's own functions, as far as they carry tracked objects or read tensors."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 def builtin(m: Interpreter, at: int, name: str, args: Args, state: State) -> Outcome:
+    """Call one of the functions that need no import."""
     plain = arguments.positional(args)
     first = plain[0] if plain else None
     if name == "super":

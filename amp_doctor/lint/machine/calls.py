@@ -37,6 +37,7 @@ Outcome = list[tuple["Value", "State"]]
 
 
 def call_leaf(m: Interpreter, leaf: CallLeaf, state: State) -> list[State]:
+    """Make the call of a leaf, and keep its result under the name of the temporary."""
     args = given(m, leaf, state)
     func: Value
     if isinstance(leaf.func, Attr):
@@ -54,6 +55,7 @@ def call_leaf(m: Interpreter, leaf: CallLeaf, state: State) -> list[State]:
 
 
 def given(m: Interpreter, leaf: CallLeaf, state: State) -> Args:
+    """The arguments of a call as values, `*` and `**` opened where what they hold is known."""
     args: list[tuple[str | None, Value]] = []
     for key, term in leaf.args:
         value = evaluate.evaluate(m, term, state)
@@ -130,6 +132,7 @@ def call_symbol(m: Interpreter, at: int, func: Symbol, args: Args, state: State)
 
 
 def call_unknown_module(m: Interpreter, at: int, func: Symbol, args: Args, inputs: list[Tensor], state: State) -> Value:
+    """The result of something unknown, taken for a module that was given these tensors."""
     precision = state.heap.get((func.key, "%dtype"))
     dtype = precision.value if isinstance(precision, Literal) else None
     result = tensors.module_result(func, "", inputs, state, at, func.key, dtype)
@@ -148,6 +151,7 @@ def call_unknown_module(m: Interpreter, at: int, func: Symbol, args: Args, input
 
 
 def call_in_region(m: Interpreter, at: int, wrapped: Object, work: Callable[[], Value], state: State) -> Value:
+    """Run `work` inside the region of an autocast object that a forward was wrapped in."""
     context = wrapped.fact("context")
     assert isinstance(context, Object)
     region = m.region(context, at)

@@ -1,4 +1,4 @@
-"""First-party classes: their bases, methods, attributes and definitions."""
+"""First-party classes: how they are defined, and their bases, methods, properties and attributes."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ def find_method(m: Interpreter, cls: Class, name: str, state: State, depth: int 
 
 
 def class_attribute(m: Interpreter, cls: Class, name: str, state: State, depth: int = 0) -> Value | None:
+    """An attribute set in the body of a first-party class or of one of its first-party bases."""
     value = state.heap.get((text(cls), name))
     if value is not None or depth > 5:
         return value

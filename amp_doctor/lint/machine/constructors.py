@@ -1,4 +1,4 @@
-"""Objects made by known constructors: scalers, autocast contexts, optimizers, modules, copies."""
+"""Objects made by known constructors: scalers, autocast objects, optimizers, modules, and deep copies of them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def make_scaler(m: Interpreter, at: int, api: str, args: Args, state: State) -> Object:
+    """A GradScaler, and what its switch is."""
     position, device_first = apis.SCALERS[api]
     enabled = arguments.argument(args, position, "enabled") or TRUE
     device = arguments.argument(args, 0, "device") if device_first else None
@@ -45,6 +46,7 @@ def make_scaler(m: Interpreter, at: int, api: str, args: Args, state: State) -> 
 
 
 def make_autocast(m: Interpreter, at: int, api: str, args: Args, state: State) -> Object:
+    """An autocast object: device, dtype and switch, as far as they are told."""
     device, order = apis.AUTOCASTS[api]
     values = {name: arguments.argument(args, position, name) for position, name in enumerate(order)}
     kind = values.get("device_type")
@@ -75,6 +77,7 @@ def make_autocast(m: Interpreter, at: int, api: str, args: Args, state: State) -
 
 
 def make_optimizer(m: Interpreter, at: int, api: str, args: Args, state: State) -> Object:
+    """An optimizer, with the modules whose parameters it owns and the casts that were made before."""
     params = arguments.argument(args, 0, "params")
     facts: tuple[tuple[str, Value], ...] = tuple(
         (name, value) for name, value in args if name is not None and name in ("eps", "fused", "lr")
@@ -102,6 +105,7 @@ def make_optimizer(m: Interpreter, at: int, api: str, args: Args, state: State) 
 
 
 def make_module(m: Interpreter, at: int, api: str, args: Args, state: State) -> Object:
+    """A module of a library, with its children and its precision."""
     given = [value for key, value in args if key in (None, "*")]
     children = tuple(value for value in given if isinstance(value, Object | Items | Symbol | Table))
     exact = all(value.exact for value in children if isinstance(value, Items | Table)) and all(
@@ -129,6 +133,7 @@ def make_module(m: Interpreter, at: int, api: str, args: Args, state: State) -> 
 
 
 def flatten_children(children: tuple[Value, ...]) -> list[Value]:
+    """The children of a module, lists among them opened."""
     return [item for child in children for item in flat(child)]
 
 

@@ -101,6 +101,7 @@ def mutate(m: Interpreter, receiver: Items | Table, name: str, args: Args, state
 
 
 def item(m: Interpreter, term: Item, state: State) -> Value:
+    """`base[index]`."""
     base = evaluate.evaluate(m, term.base, state)
     index = tuple(evaluate.evaluate(m, part, state) if part is not None else None for part in term.index)
     first = index[0] if len(index) == 1 else None
@@ -152,6 +153,7 @@ def item(m: Interpreter, term: Item, state: State) -> Value:
 
 
 def display(m: Interpreter, kind: str, items: tuple[Term, ...], state: State) -> Value:
+    """A list, tuple or set written out; one that unpacks something unknown is not exact."""
     values: list[Value] = []
     exact = True
     for part in items:
@@ -169,6 +171,7 @@ def display(m: Interpreter, kind: str, items: tuple[Term, ...], state: State) ->
 
 
 def mapping(m: Interpreter, at: int, pairs: tuple[tuple[Term | None, Term], ...], state: State) -> Value:
+    """A dict written out."""
     known: list[tuple[Value, Value]] = []
     exact = True
     for key, part in pairs:
@@ -184,6 +187,7 @@ def mapping(m: Interpreter, at: int, pairs: tuple[tuple[Term | None, Term], ...]
 
 
 def store(m: Interpreter, target: Item, value: Value, state: State, at: int) -> None:
+    """`target[index] = value`, remembered where the target is a known dict or list, or something unknown."""
     base = evaluate.evaluate(m, target.base, state)
     index = tuple(evaluate.evaluate(m, part, state) if part is not None else None for part in target.index)
     m.emit(Store(at, base, index, value), state)
@@ -199,12 +203,13 @@ def store(m: Interpreter, target: Item, value: Value, state: State, at: int) -> 
         if -len(items) <= index[0].value < len(items):
             items[index[0].value] = value
             binding.bind(m, target.base, Items(base.kind, tuple(items), base.exact), state, at)
-    elif isinstance(base, Symbol | Object) and not isinstance(base, Object | Tensor):
+    elif isinstance(base, Symbol):
         label = "".join(f"[{text(part)}]" for part in index)
         state.heap[(text(base), label)] = value
 
 
 def unpack(m: Interpreter, targets: tuple[Term, ...], value: Value, state: State, at: int) -> None:
+    """Give the parts of a value to several targets, one of which may take the rest."""
     stars = [position for position, target in enumerate(targets) if isinstance(target, Star)]
     if isinstance(value, Items) and value.exact and not stars and len(value.items) == len(targets):
         for target, known in zip(targets, value.items, strict=True):

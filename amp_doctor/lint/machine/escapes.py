@@ -1,4 +1,4 @@
-"""Tracked objects that go to code nobody sees."""
+"""Calls of unseen code: which files are worth reading for one, and what is no longer known after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terms to values, and values into variables, attributes and items."""
+"""Terms -> values: names, attributes and the rest by the kind of term; and new unknown values."""
 
 from __future__ import annotations
 
@@ -144,6 +144,7 @@ def fresh(m: Interpreter, token: str, name: str, state: State) -> Symbol:
 
 
 def attribute(m: Interpreter, base: Value, name: str, at: int, state: State) -> Value:
+    """`base.name` of any value."""
     match base:
         case Api(api):
             return Api(f"{api}.{name}")
@@ -187,6 +188,7 @@ def attribute(m: Interpreter, base: Value, name: str, at: int, state: State) -> 
 
 
 def object_attribute(m: Interpreter, base: Object, name: str, at: int, state: State) -> Value:
+    """`base.name` of an object: of its class, or of what its role says."""
     if base.role == "super":
         return Method(base, name, at)
     if base.cls is not None:

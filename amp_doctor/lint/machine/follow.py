@@ -1,4 +1,4 @@
-"""Following first-party code: functions, classes, decorators, parameters."""
+"""Calls of first-party code: functions and classes are followed, parameters bound, decorators entered."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def call_super(m: Interpreter, at: int, receiver: Object, name: str, args: Args, state: State) -> Outcome:
+    """`super().name(...)`: the method of the first base that has it."""
     instance = receiver.fact("self")
     if isinstance(instance, Object) and receiver.cls is not None:
         for base in classes.bases_of(m, receiver.cls, state):
@@ -119,6 +120,7 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
 
 
 def settled(outcome: Outcome) -> Outcome:
+    """The outcomes that differ, the first of them only when there are too many."""
     if len(outcome) < 2:
         return outcome
     kept: Outcome = []
@@ -146,6 +148,7 @@ def decorator_contexts(function: Function, frame: int, state: State) -> list[Val
 def bind_parameters(
     m: Interpreter, function: Function, receiver: Value | None, args: Args, frame: int, state: State
 ) -> None:
+    """Give the parameters of a function their arguments, defaults, or symbols of their own."""
     from amp_doctor.lint.machine.interpreter import Call
 
     params = list(function.params)

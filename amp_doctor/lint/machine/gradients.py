@@ -1,4 +1,4 @@
-"""`p.grad`: reading, changing and dropping gradients."""
+"""Gradients as objects: `x.backward(...)`, methods of `p.grad`, the result of `torch.autograd.grad`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def backward_method(m: Interpreter, at: int, receiver: Value, args: Args, state:
 
 
 def gradient_method(m: Interpreter, at: int, gradient: Object, name: str, args: Args, state: State) -> Value:
+    """A method of a gradient: whether it reads, drops, rescales or changes it."""
     scale = any(isinstance(value, Object) and value.role == "scale" for _, value in args)
     if name in ("zero_", "detach_", "requires_grad_"):
         how = "drop"

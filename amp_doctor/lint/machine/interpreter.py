@@ -1,7 +1,7 @@
 """The interpreter: the machine that `fold` drives over one file, with what all its paths share.
 
-It keeps frames, first-party modules, the budget and the log of events; terms are evaluated in
-`evaluate`, calls resolved in `calls`, library names in `library`.
+It keeps frames, first-party modules, the budget and the log of events, and enters and leaves regions; terms become
+values in `evaluate`, values are bound in `binding`, calls are made in `calls`.
 """
 
 from __future__ import annotations
@@ -149,9 +149,11 @@ class Interpreter:
 
     @property
     def here(self) -> int:
+        """The frame of the function that is being followed."""
         return self.stack[-1].frame if self.stack else self.module.frame
 
     def lookup(self, name: str, state: State) -> Value | None:
+        """The value of a name in the function that is being followed, None when it has none."""
         frame = self.here
         if name[0] == "%":
             return state.temps.get((frame, name))
@@ -172,11 +174,13 @@ class Interpreter:
         return None
 
     def root(self, frame: int) -> int:
+        """The frame of the module a frame is in."""
         while frame in self.parents:
             frame = self.parents[frame]
         return frame
 
     def leaf(self, leaf: Any, state: State) -> list[State]:
+        """Run one leaf; the states it can end in."""
         self.spent += 1
         if self.spent > BUDGET or self.spent > self.limit:
             raise OutOfBudget
@@ -206,6 +210,7 @@ class Interpreter:
         return [state]
 
     def define(self, function: Function, state: State) -> None:
+        """Bind a function, its decorators and defaults evaluated here."""
         value: Value = Code(function, self.here)
         function.marks = tuple(evaluate.evaluate(self, decorator, state) for decorator in function.decorators)
         if Api("torch.compile") in function.marks:
@@ -218,6 +223,7 @@ class Interpreter:
         state.env[(self.here, function.name)] = value
 
     def split(self, test: Term, state: State) -> tuple[list[State], list[State]]:
+        """The states in which a condition holds, and those in which it does not."""
         value = evaluate.evaluate(self, test, state)
         self.tested = text(value)
         truth = decide(value, state.known)
@@ -228,25 +234,30 @@ class Interpreter:
         return yes, no
 
     def with_known(self, state: State, known: dict[str, bool]) -> State:
+        """The same path under other assumptions."""
         other = state.copy()
         other.known = dict(known)
         return other
 
-    def guarded(self, node: Branch, arm: bool) -> None:
+    def guarded(self, node: Branch, arm: bool) -> None:  # noqa: ARG002 - the fold knows one signature
+        """The fold goes into an arm of a branch."""
         self.guards.append((node.at, node.test, self.here))
         self.conditions.append(self.tested)
 
     def unguarded(self) -> None:
+        """The fold leaves the arm."""
         self.guards.pop()
         self.conditions.pop()
 
     def elements(self, loop: Loop, state: State) -> list[Value] | None:
+        """What a loop runs over, when it is known one by one."""
         if loop.source is None:
             return None
         source = evaluate.evaluate(self, loop.source, state)
         return loops.known_elements(source)
 
     def bind_element(self, loop: Loop, state: State, element: Value) -> State:
+        """Give a known element to the target of the loop."""
         if loop.target is not None:
             binding.bind(self, loop.target, element, state, loop.at)
         return state
@@ -265,7 +276,8 @@ class Interpreter:
             binding.bind(self, loop.target, element, state, loop.at)
         return [state], leaving
 
-    def begun(self, loop: Loop, states: list[State]) -> dict[int, Protocol]:
+    def begun(self, loop: Loop, states: list[State]) -> dict[int, Protocol]:  # noqa: ARG002 - the fold knows one signature
+        """The protocols that paths have when a loop begins."""
         return {id(state.protocol): state.protocol for state in states}
 
     def turned(self, loop: Loop, states: list[State], begun: dict[int, Protocol]) -> list[State]:
@@ -280,13 +292,16 @@ class Interpreter:
         return active if active and len(active) < len(states) and picks(loop) else states
 
     def gather(self, node: Gather, state: State) -> list[State]:
+        """Run a comprehension."""
         return loops.gather(self, node, state)
 
     def enter(self, node: With, state: State) -> list[State]:
+        """Enter the context of a `with`."""
         context = evaluate.evaluate(self, node.context, state)
         return self.enter_context(node.at, context, node.target, state)
 
     def enter_context(self, at: int, context: Value, target: Term | None, state: State) -> list[State]:
+        """Enter a context: an autocast region, a grad mode, or something else."""
         mark = "other"
         value: Value = context
         if isinstance(context, Object) and context.role == "autocast":
@@ -320,6 +335,7 @@ class Interpreter:
         return [state]
 
     def region(self, context: Object, at: int, presumed: bool = False) -> Region:
+        """The region that entering an autocast object begins."""
         dtype = context.fact("dtype")
         device = context.fact("device")
         cache = context.fact("cache")
@@ -334,7 +350,8 @@ class Interpreter:
             at=at,
         )
 
-    def leave(self, node: With, state: State) -> list[State]:
+    def leave(self, node: With, state: State) -> list[State]:  # noqa: ARG002 - the fold knows one signature
+        """Leave the context of a `with`."""
         if state.modes:
             mark, state.modes = state.modes[-1], state.modes[:-1]
             if mark.startswith("region") and state.regions:
@@ -342,6 +359,7 @@ class Interpreter:
         return [state]
 
     def settle(self, states: list[State]) -> list[State]:
+        """The states that differ, the first of them only when there are too many."""
         if len(states) < 2:
             return states
         kept: list[State] = []
@@ -355,9 +373,11 @@ class Interpreter:
         return kept
 
     def copy(self, state: State) -> State:
+        """A fork of a path."""
         return state.copy()
 
     def same(self, one: State, other: State) -> bool:
+        """Two paths that nothing can tell apart."""
         return one.same(other)
 
     def tidy(self, state: State, temps: int) -> None:
@@ -388,6 +408,7 @@ class Interpreter:
         return flow.ends + flow.exits.get("return", []) + flow.exits.get("raise", [])
 
     def no_grad(self, state: State) -> bool:
+        """Gradients are switched off here."""
         return any(mark.startswith("mode:") and not mark.endswith("enable_grad") for mark in state.modes)
 
     def forwards(self) -> tuple[int, ...]:
@@ -395,6 +416,7 @@ class Interpreter:
         return tuple(call.frame for call in self.stack[1:] if call.function.name == "forward")
 
     def name_of(self, value: Value) -> str:
+        """The last written name of a value, for symbols made of it."""
         if isinstance(value, Symbol):
             return value.name
         return text(value)

@@ -1,4 +1,4 @@
-"""What library calls do: constructors, the scaler's and the optimizer's methods, modules, builtins."""
+"""Calls of library code, handed on by what is called: constructors, scalers, optimizers, containers, the rest."""
 
 from __future__ import annotations
 

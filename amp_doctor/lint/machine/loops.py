@@ -1,4 +1,4 @@
-"""Elements of what is looped over, and comprehensions."""
+"""What a loop or comprehension runs over: its elements, one by one or one that stands for all."""
 
 from __future__ import annotations
 

@@ -145,6 +145,7 @@ def moved(m: Interpreter, module: Value, args: Args, state: State, to: str | Non
 
 
 def module_method(m: Interpreter, at: int, receiver: Value, name: str, args: Args, state: State, used: bool) -> Outcome:
+    """Call a method of a module or instance that is not seen."""
     assert isinstance(receiver, Object)
     m.emit(OpCall(at, f"Module.{name}", receiver, args, NONE, used), state)
     if name in _SELF:

@@ -1,4 +1,4 @@
-"""What is known of modules: their parts, their precision, their batch norms, what calling them gives."""
+"""What is known of modules: their parts, precision and batch norms, what calling them gives, what is taken for one."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def compiled(callee: Value, result: Value, state: State) -> Value:
 
 
 def class_facts(m: Interpreter, cls: Class, state: State) -> tuple[tuple[str, Value], ...]:
+    """What is noted of a first-party class: whether it is a module, by its bases."""
     bases = classes.api_bases(m, cls, state)
     module = any(
         base in ("torch.nn.Module", "nn.Module")
@@ -80,6 +81,7 @@ def class_facts(m: Interpreter, cls: Class, state: State) -> tuple[tuple[str, Va
 
 
 def is_module_value(value: Value) -> bool:
+    """An object that is a module: of a library, or of a first-party class that derives from one."""
     if not isinstance(value, Object):
         return False
     if value.role == "module":
@@ -108,12 +110,14 @@ def result_api(module: Object) -> str:
 
 
 def set_precision(module: Object | Symbol, dtype: str, at: int, state: State) -> None:
+    """Note that a module was cast, and where."""
     key = text(module)
     state.heap[(key, "%dtype")] = Literal(dtype)
     state.heap[(key, "%cast")] = Literal(at)
 
 
 def children_of(module: Value, state: State) -> list[Value]:
+    """The modules that a module holds, as far as they are known."""
     found: list[Value] = []
     if isinstance(module, Object):
         children = module.fact("children")
@@ -145,11 +149,13 @@ def precision_at(module: Value, state: State, depth: int = 0) -> tuple[str, int]
 
 
 def precision_of(module: Value, state: State) -> str | None:
+    """The dtype a module (or a part of it) was cast to, if it was."""
     found = precision_at(module, state)
     return found[0] if found else None
 
 
 def has_batchnorm(module: Value, state: State, depth: int = 0) -> bool:
+    """The module is or holds a batch norm."""
     if isinstance(module, Object):
         if apis.BATCHNORM.match(module.api) or apis.BATCHNORM_MODELS.match(module.api):
             return True
@@ -159,6 +165,7 @@ def has_batchnorm(module: Value, state: State, depth: int = 0) -> bool:
 
 
 def descendants(module: Value, state: State, depth: int = 0) -> list[Value]:
+    """The modules a module holds, those inside them too."""
     if depth > 4:
         return []
     children = children_of(module, state)

@@ -1,4 +1,4 @@
-"""Which optimizers own which parameters, and which a backward reaches."""
+"""Which optimizers own which parameters, and which of them a backward reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an unknown object is, judged by how the file uses it."""
+"""Scalers and optimizers among unknown objects, judged by how the file uses them."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def _role_of_name(m: Interpreter, name: str) -> str:
 
 
 def as_scaler(m: Interpreter, value: Value) -> Object | None:
+    """The value as a scaler, when it is one or is used as one."""
     if isinstance(value, Object):
         return value if value.role == "scaler" else None
     if isinstance(value, Symbol) and role_by_use(m, value) == "scaler":
@@ -62,6 +63,7 @@ def as_scaler(m: Interpreter, value: Value) -> Object | None:
 
 
 def as_optimizer(value: Value | None) -> Object | None:
+    """The value as an optimizer, where only an optimizer can stand."""
     if isinstance(value, Object):
         return value if value.role == "optimizer" else None
     if isinstance(value, Symbol):

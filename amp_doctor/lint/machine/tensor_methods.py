@@ -28,6 +28,7 @@ _SINKS = frozenset(["item", "tolist", "numpy"])
 
 
 def tensor_method(m: Interpreter, at: int, receiver: Tensor, name: str, args: Args, state: State, used: bool) -> Value:
+    """Call a method of a tensor."""
     inputs = [receiver, *tensors.tensors_in([value for _, value in args])]
     if name in ("detach", "detach_"):
         result: Value = replace(receiver, sources=frozenset(), tags=receiver.tags | {"detached"}, at=at)

@@ -1,4 +1,4 @@
-"""The dtype of a tensor as CUDA autocast makes it: which ops lower, which raise, which promote."""
+"""The dtype of a tensor as CUDA autocast makes it: what operations and modules return, by region and operands."""
 
 from __future__ import annotations
 

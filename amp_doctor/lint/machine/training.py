@@ -1,4 +1,4 @@
-"""The methods of scalers, optimizers and losses: scale, backward, unscale_, clip, step, update; and casts."""
+"""Scalers, optimizers, losses: what scale, backward, unscale_, clip, step, update and casts do."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 def scaler_method(m: Interpreter, at: int, scaler: Object, name: str, args: Args, state: State, used: bool) -> Value:
+    """Call a method of a scaler; one that is off passes everything through."""
     operand = arguments.argument(args, 0, {"scale": "outputs", "update": "new_scale"}.get(name, "optimizer"))
     if name == "is_enabled":
         return scaler.fact("enabled") or TRUE
@@ -84,6 +85,7 @@ def scaler_method(m: Interpreter, at: int, scaler: Object, name: str, args: Args
 
 
 def scaled(operand: Value | None, oid: str, at: int) -> Value:
+    """What `scaler.scale` returns: the same tensors, with its scale."""
     match operand:
         case Tensor():
             return replace(operand, scaled=oid, at=at)
@@ -94,6 +96,7 @@ def scaled(operand: Value | None, oid: str, at: int) -> Value:
 
 
 def step(m: Interpreter, at: int, operand: Value | None, scaler: Object | None, args: Args, state: State) -> Value:
+    """`scaler.step(optimizer)`, or the plain step when the scaler is off or None."""
     optimizer = roles.as_optimizer(operand)
     if optimizer is None:
         return NONE
@@ -105,6 +108,7 @@ def step(m: Interpreter, at: int, operand: Value | None, scaler: Object | None, 
 
 
 def optimizer_method(m: Interpreter, at: int, optimizer: Object, name: str, args: Args, state: State) -> Value:
+    """Call a method of an optimizer."""
     appear(state, optimizer)
     if name == "step":
         closure = arguments.argument(args, 0, "closure")
@@ -143,6 +147,7 @@ def backward(m: Interpreter, at: int, tensor: Value, state: State) -> Value:
 
 
 def clip(m: Interpreter, at: int, api: str, params: Value | None, limit: Value | None, state: State) -> Value:
+    """Clip gradients; the result is their norm."""
     owners = owners_of(state, params) if params is not None else ()
     m.emit(Clip(at, api, params or NONE, owners, limit), state)
     return Tensor(FP32, True, None, frozenset(), frozenset({"norm"}), at)
