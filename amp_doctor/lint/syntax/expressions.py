@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from amp_doctor.lint import trace as t
+from amp_doctor.lint.syntax import definitions
 from amp_doctor.lint.syntax.names import Reference, dotted
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def concatenated(low: Lowering, node: cst.ConcatenatedString) -> t.Term:
 
 
 def formatted(low: Lowering, node: Any) -> t.Term:
-    parts = tuple(fillings(low, node.parts))
+    parts = tuple(_fillings(low, node.parts))
     said: tuple[str, ...] = ()
     if isinstance(node, cst.FormattedString):
         pieces = (part.value for part in node.parts if isinstance(part, cst.FormattedStringText))
@@ -71,12 +72,12 @@ def formatted(low: Lowering, node: Any) -> t.Term:
     return t.Opaque(low.at(node), parts, said)
 
 
-def fillings(low: Lowering, parts: Sequence[Any]) -> Iterator[t.Term]:
+def _fillings(low: Lowering, parts: Sequence[Any]) -> Iterator[t.Term]:
     """What an f-string fills in, the expressions inside format specifications too."""
     for part in parts:
         if hasattr(part, "expression"):
             yield low.term(part.expression)
-            yield from fillings(low, part.format_spec or ())
+            yield from _fillings(low, part.format_spec or ())
 
 
 def ellipsis(low: Lowering, node: cst.Ellipsis) -> t.Term:
@@ -204,17 +205,17 @@ def choice(low: Lowering, node: cst.IfExp) -> t.Term:
 
 
 def lambda_(low: Lowering, node: cst.Lambda) -> t.Term:
-    return t.Closure(low.at(node), low.make_function("<lambda>", node.params, node.body, node))
+    return t.Closure(low.at(node), definitions.make_function(low, "<lambda>", node.params, node.body, node))
 
 
 def comprehension(low: Lowering, node: Any) -> t.Term:
     temp = low.fresh()
     kind = {"DictComp": "dict", "SetComp": "set"}.get(type(node).__name__, "list")
-    gather(low, node, node.for_in, temp, kind)
+    _gather(low, node, node.for_in, temp, kind)
     return t.Name(low.at(node), temp)
 
 
-def gather(low: Lowering, node: Any, clause: cst.CompFor, temp: str, kind: str) -> None:
+def _gather(low: Lowering, node: Any, clause: cst.CompFor, temp: str, kind: str) -> None:
     source = low.term(clause.iter)
     target = low.term(clause.target)
 
@@ -223,7 +224,7 @@ def gather(low: Lowering, node: Any, clause: cst.CompFor, temp: str, kind: str) 
             low.term(condition.test)
         if clause.inner_for_in is not None:
             inner = low.fresh()
-            gather(low, node, clause.inner_for_in, inner, kind)
+            _gather(low, node, clause.inner_for_in, inner, kind)
             return t.Star(low.at(clause), t.Name(low.at(clause), inner))
         if isinstance(node, cst.DictComp):
             return t.Display(low.at(node), "tuple", (low.term(node.key), low.term(node.value)))

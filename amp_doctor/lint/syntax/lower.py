@@ -1,7 +1,7 @@
 """LibCST tree -> trace: one pass over the nodes that matter, whitespace never touched.
 
-Statements become trace nodes, expressions become terms; calls, choices and comprehensions are hoisted
-into leaves in evaluation order (see `lint.trace`).
+Statements become trace nodes, here or in `imports`, `definitions` and `patterns`; expressions become terms in
+`expressions`, their calls, choices and comprehensions hoisted into leaves in evaluation order (see `lint.trace`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from amp_doctor.lint import trace as t
-from amp_doctor.lint.syntax import expressions
-from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted, tests_version
+from amp_doctor.lint.syntax import definitions, expressions, imports, patterns
+from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted, tests_version, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ class Lowering:
 
     def guards(self, test: cst.BaseExpression) -> bool:
         """True when a condition asks for the version of torch, or for what it has."""
-        words = _words(test)
+        words = words_of(test)
         return tests_version(words) or bool(words & self.version_flags)
 
     def statement_node(self, node: Any) -> None:
@@ -190,44 +190,9 @@ class Lowering:
         test = self.term(node.test)
         self.emit(t.Branch(self.at(node), test, t.Seq(), t.Seq((t.Exit(self.at(node), "raise"),))))
 
-    def import_(self, node: cst.Import) -> None:
-        names = []
-        for alias in node.names:
-            full = dotted(alias.name) or ""
-            local = alias.asname.name.value if alias.asname and isinstance(alias.asname.name, cst.Name) else None
-            bound = (local, full, 0) if local else (full.split(".")[0], full.split(".")[0], 0)
-            names.append(bound)
-            self.words[-1].update(full.split("."))
-            self.imports.bind(bound[0], bound[1])
-            self.refer(full, node, alias.name, "import", local or "")
-        self.emit(t.Import(self.at(node), tuple(names)))
-
-    def import_from(self, node: cst.ImportFrom) -> None:
-        module = dotted(node.module) if node.module is not None else ""
-        level = len(node.relative)
-        if isinstance(node.names, cst.ImportStar):
-            self.imports.star(module or "")
-            return
-        names = []
-        for alias in node.names:
-            name = alias.name.value if isinstance(alias.name, cst.Name) else ""
-            local = alias.asname.name.value if alias.asname and isinstance(alias.asname.name, cst.Name) else name
-            full = f"{module}.{name}" if module else name
-            names.append((local, full, level))
-            self.words[-1].update(full.split("."))
-            if level == 0:
-                self.imports.bind(local, full)
-                self.refer(full, node, alias, "from-import", local if local != name else "")
-        self.emit(t.Import(self.at(node), tuple(names)))
-
     def global_(self, node: cst.Global | cst.Nonlocal) -> None:
         for item in node.names:
             self.emit(t.Bind(self.at(node), t.Name(0, f"{item.name.value}%global"), t.Const(0, True)))
-
-    def refer(self, name: str, node: cst.CSTNode, part: cst.CSTNode, how: str, alias: str) -> None:
-        if self.imports.reported(name):
-            at = self.at(node)
-            self.references.append(Reference(at, self.at(part), name, how, self.guard > 0, alias=alias))
 
     def if_(self, node: cst.If) -> None:
         test = self.test(node.test)
@@ -261,7 +226,7 @@ class Lowering:
         body = self.block(node.body)
         handlers = []
         for handler in node.handlers:
-            faults = _words(handler.type) if handler.type is not None else {"Exception"}
+            faults = words_of(handler.type) if handler.type is not None else {"Exception"}
             guard = bool(_MISSING & faults) or (fallback and bool(_IMPORT_FAULTS & faults))
             self.guard += guard
             block = self.block(handler.body)
@@ -293,140 +258,6 @@ class Lowering:
             self.emit(t.With(at, context, target, body))
 
         nest(node.items)
-
-    def match(self, node: cst.Match) -> None:
-        subject = self.term(node.subject)
-
-        def arm(cases: Sequence[cst.MatchCase]) -> None:
-            if not cases:
-                return
-            case = cases[0]
-            test, captures = self.pattern(case.pattern, subject)
-
-            def capture() -> None:
-                for name, value in captures:
-                    target = t.Name(0, name)
-                    self.emit(t.Bind(self.at(case), target, value) if value else t.Forget(self.at(case), target))
-
-            if case.guard is not None:
-                capture()
-                guard = self.test(case.guard)
-                test = guard if test is None else t.Boolean(self.at(case), "and", (test, guard))
-
-            def body() -> None:
-                if case.guard is None:
-                    capture()
-                for item in self.block(case.body).items:
-                    self.emit(item)
-
-            then, _ = self.collect(body)
-            if test is None:
-                for item in then.items:
-                    self.emit(item)
-                return
-            other, _ = self.collect(lambda: arm(cases[1:]))
-            self.emit(t.Branch(self.at(case), test, then, other))
-
-        arm(node.cases)
-
-    def pattern(self, node: cst.MatchPattern, subject: t.Term) -> tuple[t.Term | None, list[tuple[str, t.Term | None]]]:
-        """The test that a pattern makes (None: always true), and the names it captures with the values known."""
-        at = self.at(node)
-        if isinstance(node, cst.MatchValue):
-            return t.Compare(at, "==", subject, self.term(node.value)), []
-        if isinstance(node, cst.MatchSingleton):
-            return t.Compare(at, "is", subject, self.term(node.value)), []
-        if isinstance(node, cst.MatchAs):
-            test, captures = (None, []) if node.pattern is None else self.pattern(node.pattern, subject)
-            return test, captures if node.name is None else [*captures, (node.name.value, subject)]
-        unknown: list[tuple[str, t.Term | None]] = [(name, None) for name in sorted(_captures(node))]
-        if isinstance(node, cst.MatchOr):
-            tests = [self.pattern(part.pattern, subject)[0] for part in node.patterns]
-            if all(test is not None for test in tests):
-                return t.Boolean(at, "or", tuple(test for test in tests if test is not None)), unknown
-        return t.Opaque(at, ()), unknown
-
-    def function(self, node: cst.FunctionDef) -> None:
-        decorators = tuple(self.decorator(item.decorator) for item in node.decorators)
-        if node.returns is not None:
-            self.quiet(node.returns.annotation)
-        function = self.make_function(node.name.value, node.params, node.body, node)
-        function.decorators = decorators
-        function.words |= {word for item in node.decorators for word in _words(item.decorator)}
-        function.is_async = node.asynchronous is not None
-        self.emit(t.Define(function.at, function))
-
-    def decorator(self, node: cst.BaseExpression) -> t.Term:
-        if isinstance(node, cst.Call):
-            return self.term(node)
-        name = self.imports.resolve(dotted(node))
-        if name and self.imports.reported(name):
-            term = self.term(node, report=False)
-            self.references.append(Reference(term.at, term.at, name, "decorator", self.guard > 0))
-            return term
-        return self.term(node)
-
-    def make_function(self, name: str, params: cst.Parameters, body: Any, node: cst.CSTNode) -> t.Function:
-        lowered = self.parameters(params)
-        self.words.append(set())
-        self.yields.append(False)
-        owner = self.owner[-1]
-        self.owner.append(None)
-        if isinstance(body, cst.BaseExpression):
-
-            def returned() -> None:
-                self.emit(t.Exit(self.at(body), "return", self.term(body)))
-
-            seq, _ = self.collect(returned)
-        else:
-            seq = self.block(body)
-        self.owner.pop()
-        words = self.words.pop()
-        self.words[-1] |= words
-        function = t.Function(
-            self.at(node),
-            name,
-            lowered,
-            seq,
-            is_generator=self.yields.pop(),
-            owner=owner,
-            module=self.number,
-            words=frozenset(words),
-        )
-        self.functions.append(function)
-        return function
-
-    def parameters(self, params: cst.Parameters) -> tuple[t.Param, ...]:
-        out: list[t.Param] = []
-
-        def add(items: Sequence[cst.Param], kind: str) -> None:
-            for item in items:
-                default = self.term(item.default) if item.default is not None else None
-                note = item.annotation
-                annotation = self.quiet(note.annotation) if isinstance(note, cst.Annotation) else None
-                out.append(t.Param(item.name.value, kind, default, annotation, self.at(item)))
-
-        add(params.posonly_params, "positional")
-        add(params.params, "positional")
-        if isinstance(params.star_arg, cst.Param):
-            add([params.star_arg], "*")
-        add(params.kwonly_params, "keyword")
-        if params.star_kwarg is not None:
-            add([params.star_kwarg], "**")
-        return tuple(out)
-
-    def class_(self, node: cst.ClassDef) -> None:
-        decorators = tuple(self.decorator(item.decorator) for item in node.decorators)
-        bases = tuple(self.term(arg.value) for arg in node.bases)
-        definition = t.ClassDef(self.at(node), node.name.value, bases, t.Seq(), {}, decorators, self.number)
-        self.owner.append(definition)
-        definition.body = self.block(node.body)
-        self.owner.pop()
-        for function in self.functions:
-            if function.owner is definition:
-                definition.methods.setdefault(function.name, function)
-        self.classes.append(definition)
-        self.emit(t.DefineClass(definition.at, definition))
 
     def quiet(self, node: cst.BaseExpression) -> t.Term:
         """An annotation: its names count as references, its calls are not executed."""
@@ -460,42 +291,12 @@ class Lowering:
                 self.references.append(Reference(self.at(node), self.at(node), name, self.role, self.guard > 0))
 
 
-def _words(node: cst.CSTNode) -> set[str]:
-    """Every identifier in a condition or an exception type (other kinds of expression hold none of interest)."""
-    match node:
-        case cst.Name(value):
-            return {value}
-        case cst.Attribute():
-            return {node.attr.value} | _words(node.value)
-        case cst.Call():
-            return _words(node.func).union(*(_words(arg.value) for arg in node.args))
-        case cst.Comparison():
-            return _words(node.left).union(*(_words(part.comparator) for part in node.comparisons))
-        case cst.BooleanOperation():
-            return _words(node.left) | _words(node.right)
-        case cst.UnaryOperation():
-            return _words(node.expression)
-        case cst.Tuple():
-            return set().union(*(_words(element.value) for element in node.elements))
-        case _:
-            return set()
-
-
 def _leaves(body: cst.BaseSuite) -> bool:
     """The block ends in return, raise, continue or break."""
     last = body.body[-1] if body.body else None
     if isinstance(last, cst.SimpleStatementLine):
         last = last.body[-1] if last.body else None
     return isinstance(last, cst.Return | cst.Raise | cst.Continue | cst.Break)
-
-
-def _captures(node: cst.CSTNode) -> set[str]:
-    found = {node.name.value} if isinstance(node, cst.MatchAs | cst.MatchStar) and node.name is not None else set()
-    if isinstance(node, cst.MatchMapping) and node.rest is not None:
-        found.add(node.rest.value)
-    for child in node.children:
-        found |= _captures(child)
-    return found
 
 
 def _only_imports(body: cst.BaseSuite) -> bool:
@@ -540,8 +341,8 @@ _SMALL: dict[type, Callable[[Lowering, Any], None]] = {
     cst.Raise: _L.raise_,
     cst.Del: _L.delete,
     cst.Assert: _L.assert_,
-    cst.Import: _L.import_,
-    cst.ImportFrom: _L.import_from,
+    cst.Import: imports.import_,
+    cst.ImportFrom: imports.import_from,
     cst.Global: _L.global_,
     cst.Nonlocal: _L.global_,
     cst.Break: lambda self, node: self.emit(t.Exit(self.at(node), "break")),
@@ -554,7 +355,7 @@ _STATEMENTS: dict[type, Callable[[Lowering, Any], None]] = {
     cst.Try: _L.try_,
     cst.TryStar: _L.try_,
     cst.With: _L.with_,
-    cst.FunctionDef: _L.function,
-    cst.ClassDef: _L.class_,
-    cst.Match: _L.match,
+    cst.FunctionDef: definitions.function,
+    cst.ClassDef: definitions.class_,
+    cst.Match: patterns.match,
 }

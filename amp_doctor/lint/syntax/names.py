@@ -1,4 +1,4 @@
-"""Import table: any spelling of an imported name -> its canonical dotted name."""
+"""Names: any spelling of an imported one -> its canonical dotted name, and the words that an expression is made of."""
 
 from __future__ import annotations
 
@@ -103,3 +103,24 @@ def dotted(node: cst.CSTNode | None) -> str | None:
         return None
     parts.append(node.value)
     return ".".join(reversed(parts))
+
+
+def words_of(node: cst.CSTNode) -> set[str]:
+    """Every identifier in a condition or an exception type (other kinds of expression hold none of interest)."""
+    match node:
+        case cst.Name(value):
+            return {value}
+        case cst.Attribute():
+            return {node.attr.value} | words_of(node.value)
+        case cst.Call():
+            return words_of(node.func).union(*(words_of(arg.value) for arg in node.args))
+        case cst.Comparison():
+            return words_of(node.left).union(*(words_of(part.comparator) for part in node.comparisons))
+        case cst.BooleanOperation():
+            return words_of(node.left) | words_of(node.right)
+        case cst.UnaryOperation():
+            return words_of(node.expression)
+        case cst.Tuple():
+            return set().union(*(words_of(element.value) for element in node.elements))
+        case _:
+            return set()
