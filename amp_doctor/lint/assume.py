@@ -53,7 +53,7 @@ def decide(value: Value, known: Known) -> bool | None:
             if truth is None and known.get(f"none({key})"):
                 return False
             return truth
-        case Object("scaler" | "optimizer" | "module" | "autocast" | "instance" | "engine"):
+        case Object("scaler" | "optimizer" | "module" | "autocast" | "instance"):
             return True
         case Code() | Class() | Method() | Partial():
             return True

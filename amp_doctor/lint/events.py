@@ -18,7 +18,7 @@ Args = tuple[tuple[str | None, Value], ...]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Construct:
-    """An object of a known kind was built: scaler, optimizer, autocast, module, scheduler."""
+    """An object of a known kind was built: scaler, optimizer, autocast, module, or of a first-party class."""
 
     at: int
     object: Object
@@ -86,7 +86,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GradRead:
-    """`p.grad` was read or changed. how: read, write, drop (set to None or zeroed), test (is it None?)."""
+    """`p.grad` was read or changed. how: read, write, drop (set to None or zeroed), linear, rescale."""
 
     at: int
     how: str

@@ -61,7 +61,9 @@ class Class:
 class Object:
     """Something made by a known constructor, or used as such.
 
-    role: scaler, optimizer, module, autocast, instance, params, scheduler, scale, gradient, device, engine.
+    role: scaler, optimizer, module, scheduler, params, param, gradient, scale and state (of a scaler or optimizer);
+    autocast, autocasted (what one wraps), mode and null for contexts; instance and super for first-party classes;
+    device, finfo, iter.
     `oid` tells objects apart; `facts` are what the construction fixed; `origin` is constructed, annotated or used.
     """
 

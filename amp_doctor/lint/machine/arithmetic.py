@@ -43,7 +43,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def binary(m: Interpreter, at: int, op: str, left: Value, right: Value, state: State, fold: bool = False) -> Value:
-    """A binary operator; two literals are computed outside loops, or where both stand in the source (`fold`)."""
+    """A binary operator; two literals are computed outside comprehensions, or where both are written (`fold`)."""
     if isinstance(left, Literal) and isinstance(right, Literal):
         if fold or not m.loops:
             value = _arithmetic(op, left.value, right.value)

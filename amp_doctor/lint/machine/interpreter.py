@@ -81,7 +81,13 @@ class Call:
 
 @dataclass(slots=True)
 class Interpreter:
-    """Shared by all paths of one linted file."""
+    """Shared by all paths of one linted file.
+
+    `frames` numbers calls, `parents` says which frame a frame closes over, `owners` which module a number belongs to.
+    `stack` is the functions being followed; `calls` and `loops` are the turns of comprehensions, `guards` the branches
+    (place, test, frame) around the present place. `facts` is what checks and rooms remember until the end of the file.
+    While `quiet`, nothing is reported.
+    """
 
     module: Module
     project: Project
