@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from amp_doctor.lint.objects import (
     FALSE,
-    NONE,
     TRUE,
     Api,
     Class,
@@ -166,6 +165,3 @@ def none_test(value: Value) -> Value:
     """`value is None`."""
     truth = _is_none(value, {}) if not isinstance(value, Symbol) else None
     return Test("none", (value,)) if truth is None else Literal(truth)
-
-
-__all__ = ["NONE", "Known", "assume", "decide", "negate", "none_test"]

@@ -191,6 +191,3 @@ def norm_eps_below_half(at: Moment[Forward | Cast]) -> Iterator[Draft]:
                 trail=[(at.event.at, what)],
                 confidence=Confidence.MEDIUM,
             )
-
-
-__all__ = ["given", "half", "operand", "sureness"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amp_doctor.lint.fold import fold
 from amp_doctor.lint.machine import binding, evaluate
 from amp_doctor.lint.objects import (
     Api,
@@ -17,8 +18,10 @@ from amp_doctor.lint.objects import (
 from amp_doctor.lint.trace import (
     Attr,
     ClassDef,
+    Exit,
     Function,
     Name,
+    Stmt,
     Term,
 )
 
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
 
 def property_value(m: Interpreter, code: Code, base: Object, state: State) -> Value:
     """A property that returns a plain attribute is that attribute; any other is a symbol of its own."""
-    from amp_doctor.lint.trace import Exit, Stmt
-
     statements = code.function.body.items
     if len(statements) == 1 and isinstance(statements[0], Stmt):
         inner = statements[0].body.items
@@ -128,7 +129,6 @@ def api_bases(m: Interpreter, cls: Class, state: State, depth: int = 0) -> list[
 
 def define_class(m: Interpreter, definition: ClassDef, state: State) -> list[State]:
     """Bind the class, and its class attributes (bodies are run in a frame of their own)."""
-    from amp_doctor.lint.fold import fold
     from amp_doctor.lint.machine.interpreter import Call
 
     cls = Class(definition, m.here)

@@ -13,6 +13,7 @@ from amp_doctor.lint.machine import classes, follow, modules
 from amp_doctor.lint.machine.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
 from amp_doctor.lint.machine.slicing import rooted
 from amp_doctor.lint.objects import Class, Object, flat
+from amp_doctor.lint.project import definitions
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import Attr, Branch, ClassDef, Define, Function, Name, Seq, Stmt, Try, With
 from amp_doctor.lint.typestate import Optimizer, Protocol
@@ -158,8 +159,6 @@ def _share(m: Interpreter, ends: list[State]) -> None:
 
 def _definitions_only(m: Interpreter) -> list[State]:
     """A module that never ends (sys.exit, an endless loop): its definitions are still its globals."""
-    from amp_doctor.lint.project import definitions
-
     function = Function(m.module.number, "<module>", (), m.module.body, module=m.module.number)
     m.stack.append(Call(function, m.module.frame))
     m.quiet += 1

@@ -29,6 +29,7 @@ from amp_doctor.lint.objects import (
     flat,
     text,
 )
+from amp_doctor.lint.paths import picks
 from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import (
     Augment,
@@ -292,8 +293,6 @@ class Interpreter:
         One that picks some of its elements is taken to pick at least one: a path on which the turn did nothing
         is left out where another did something.
         """
-        from amp_doctor.lint.paths import picks
-
         active = [state for state in states if id(state.protocol) not in begun]
         return active if active and len(active) < len(states) and picks(loop) else states
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from amp_doctor.lint.fold import fold
 from amp_doctor.lint.machine import binding, evaluate
 from amp_doctor.lint.objects import (
     Items,
@@ -86,8 +87,6 @@ def _param(params: Object, at: int) -> Object:
 
 def gather(m: Interpreter, node: Gather, state: State) -> list[State]:
     """A comprehension: known elements one by one, else two that stand for all."""
-    from amp_doctor.lint.fold import fold
-
     source = evaluate.evaluate(m, node.source, state)
     known = known_elements(source)
     exact = known is not None and isinstance(source, Items) and source.exact

@@ -199,6 +199,3 @@ def mark(
     if name in ("multiply", "mul", "masked_fill", "where", "full", "full_like", "new_full") and huge(operand):
         tags.add("huge")
     return result.tagged(*tags)
-
-
-__all__ = ["HALF_MAX", "HALF_ZERO", "filled", "finfo", "huge", "is_count", "is_number", "lost", "mark", "number"]
