@@ -105,9 +105,14 @@ class Configuration:
         self._isolated = isolated
         self._known: dict[str | None, Settings] = {}
 
+    @property
+    def searches(self) -> bool:
+        """Whether the files in the directories have a say: not when one was named or none is wanted."""
+        return self._file is None and not self._isolated
+
     def settings_for(self, directory: str) -> Settings:
         """What holds in `directory`, an absolute path."""
-        file = self._file or (None if self._isolated else nearest(directory))
+        file = nearest(directory) if self.searches else self._file
         if file not in self._known:
             below = read_config(file) if file else Said()
             self._known[file] = resolve(os.path.dirname(file) if file else os.getcwd(), file, below, self._said)

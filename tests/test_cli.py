@@ -92,6 +92,8 @@ def test_exit_status(here: Path, text: str, arguments: list[str], status: int) -
         (["--output-format", "xml"], "'xml' is not one of"),
         (["--jobs", "0"], "0 is not in the range x>=1"),
         (["--config", "gone.toml"], "gone.toml: no such configuration file"),
+        (["--select", ""], "names no rule"),
+        (["--per-file-ignores", "a.py:"], "names no rule"),
         (["--config", "a.toml", "--isolated"], "--isolated reads no configuration, --config names one"),
         (["--unsafe-fixes"], "--unsafe-fixes goes with --fix or --diff"),
         (["-", "a.py"], "- stands for stdin and cannot be given together with other paths"),
@@ -122,6 +124,21 @@ def test_a_broken_configuration_ends_with_2(here: Path) -> None:
     assert f"{here / 'pyproject.toml'}: [tool.amp-doctor] has no key 'selct'; did you mean 'select'?" in done.err
     nearest.cache_clear()
     assert lint("--isolated").status == 1
+
+
+def test_a_broken_file_that_has_no_say_is_not_read(here: Path) -> None:
+    plant(here, a=ONE)
+    (here / "pyproject.toml").write_text('[tool.amp-doctor]\nselect = ["AMP2')
+    (here / "other.toml").write_text('select = ["AMP3"]\n')
+    assert lint().status == 2
+    assert lint("--isolated").status == 1
+    assert lint("--config", "other.toml").status == 0
+
+
+def test_a_run_without_files_does_not_praise_them(here: Path) -> None:
+    assert here.is_dir()
+    done = amp_doctor("lint", "--no-cache", "gone.py")
+    assert (done.status, done.out) == (2, "error: gone.py: no such file or directory\nNo file was checked.\n")
 
 
 def test_configuration_is_found_named_or_left_out(here: Path) -> None:

@@ -52,7 +52,11 @@ def listed(
 
 
 def _checked(text: str, parameter: click.Parameter) -> tuple[str, ...]:
+    words = tuple(text.replace(",", " ").split())
+    if not words:
+        # An unset variable in a script, say; `--select ""` would check nothing and look clean.
+        raise click.BadParameter("names no rule", param=parameter)
     try:
-        return config.checked_codes(tuple(text.replace(",", " ").split()))
+        return config.checked_codes(words)
     except SelectorError as error:
         raise click.BadParameter(str(error), param=parameter) from error

@@ -69,7 +69,8 @@ def _listed(place: Place, found: Found) -> Iterator[Place]:
 def _entered(place: Place, names: set[str], found: Found) -> Place:
     """`place` with what the files in it say about it."""
     settings, gitignores, excluded = place.settings, place.gitignores, place.excluded
-    if "pyproject.toml" in names and has_table(os.path.join(place.directory, "pyproject.toml")):
+    searched = found.configuration.searches and "pyproject.toml" in names
+    if searched and has_table(os.path.join(place.directory, "pyproject.toml")):
         settings = found.configuration.settings_for(place.directory)
         if settings is not place.settings:
             excluded = excludes(settings)

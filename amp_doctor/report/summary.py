@@ -28,6 +28,8 @@ def by_severity(findings: list[Finding]) -> str:
 def sentence(report: LintReport) -> str:
     """`Found 3 findings (2 errors, 1 note) in 2 of 14 files.`"""
     findings = shown(report)
+    if not report.files:
+        return "No file was checked."
     if not findings:
         nothing = "Nothing was found wrong" if not report.errors else "Nothing else was found wrong"
         return f"{nothing} in {counted(report.files, 'file')}."
