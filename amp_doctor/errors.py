@@ -22,3 +22,7 @@ class ReadError(AmpDoctorError):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
+
+
+class WriteError(AmpDoctorError):
+    """A report that found no room, say on a full disk."""

@@ -352,6 +352,24 @@ def test_as_a_module_and_into_a_reader_that_leaves(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "status", "words"),
+    [
+        ("/dev/full", 2, "amp-doctor: the report cannot be written: No space left on device\n"),
+        ("&-", 0, ""),
+    ],
+)
+def test_stdout_that_takes_nothing_is_no_bug(target: str, status: int, words: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m amp_doctor rules >{target}', sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stderr) == (status, words)
+
+
+@pytest.mark.parametrize(
     ("text", "absent"),
     [
         ("x = 1\n", {"libcst", "torch", "rich", "pathspec", "json", "pathlib", "multiprocessing", "tomllib"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -54,6 +55,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def status_of(arguments: list[str] | None) -> int:
     """Run the command line; the status to exit with."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A file name or a line of source that the terminal cannot show must not end the run.

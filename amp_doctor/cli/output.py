@@ -8,6 +8,8 @@ from typing import Any, TextIO
 
 import click
 
+from amp_doctor.errors import WriteError
+
 COLOR = click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 
 # A progress bar for fewer files than this would be gone before it is seen.
@@ -23,6 +25,9 @@ def write(text: str, stream: TextIO | None = None) -> None:
         out.flush()
     except BrokenPipeError:
         silence_stdout()
+    except OSError as error:  # a full disk behind `> report.txt`
+        silence_stdout()
+        raise WriteError(f"the report cannot be written: {error.strerror or error}") from error
 
 
 def write_file(file: str, text: str) -> None:
