@@ -351,6 +351,13 @@ def test_as_a_module_and_into_a_reader_that_leaves(here: Path) -> None:
     assert done.stdout.startswith("AMP001")
 
 
+def test_a_closed_stdin_is_wrong_usage() -> None:
+    command = ["sh", "-c", '"$0" -m amp_doctor lint - <&-', sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert "Error: - stands for stdin, which is closed" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("target", "status", "words"),
     [

@@ -88,6 +88,8 @@ def command(**options: Any) -> int:
 def _check(paths: list[str], options: dict[str, Any]) -> None:
     if STDIN in paths and len(paths) > 1:
         raise click.UsageError("- stands for stdin and cannot be given together with other paths")
+    if paths == [STDIN] and sys.stdin is None:
+        raise click.UsageError("- stands for stdin, which is closed")
     if options["stdin_filename"] and paths != [STDIN]:
         raise click.UsageError("--stdin-filename goes with -, which stands for stdin")
     if options["unsafe_fixes"] and not (options["fix"] or options["diff"]):
