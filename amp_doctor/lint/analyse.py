@@ -56,9 +56,11 @@ class _Collector:
     def report(self, interpreter: Interpreter, event: Any, state: State) -> None:
         from amp_doctor.lint.checks.registry import Moment, checks_on
 
+        moment: Moment[Any] = Moment(event, state, interpreter, "")
         for code, function in checks_on(type(event)):
+            moment.code = code
             try:
-                for draft in function(Moment(event, state, interpreter, code)):
+                for draft in function(moment):
                     known = self.drafts.get((draft.code, draft.at))
                     if known is None or _rank(draft.confidence) > _rank(known.confidence):
                         self.drafts[(draft.code, draft.at)] = draft

@@ -102,6 +102,9 @@ def _site(at: Moment[Finished], reference: Reference) -> Site | None:
     found = _NAME.match(reference.name)
     if found is None or reference.guarded or (found[1] == "cpu" and found[2].startswith("custom")):
         return None
+    imports = [one for one in at.module.references if one.how in mentions.IMPORTS and one.name == reference.name]
+    if imports and all(one.guarded for one in imports):
+        return None  # every way to the name stands behind a version test; no place need be computed to know that
     mention = mentions.mention(at, reference)
     if mention is None:
         return None

@@ -76,7 +76,9 @@ def optimizer_outside_scaler(at: Moment[Step]) -> Iterator[Draft]:
 @check("AMP205", on=Step)
 def plain_step_beside_scaler(at: Moment[Step]) -> Iterator[Draft]:
     before = at.state.protocol.get(at.event.optimizer.oid)
-    if at.event.scaler is not None:
+    spent = before.grads is Grads.SPENT and before.scaler is not None and not before.stepped_plain and not before.fresh
+    idle = before.grads is Grads.EMPTY and at.event.optimizer.origin == "constructed"
+    if at.event.scaler is not None or not (spent or idle):
         return
     draft = at.finding(
         "the optimizer is stepped directly although the scaler steps this optimizer",
@@ -85,9 +87,9 @@ def plain_step_beside_scaler(at: Moment[Step]) -> Iterator[Draft]:
         if _own_line(at)
         else None,
     )
-    if before.grads is Grads.SPENT and before.scaler is not None and not before.stepped_plain and not before.fresh:
+    if spent:
         yield draft
-    elif before.grads is Grads.EMPTY and at.event.optimizer.origin == "constructed":
+    else:
         at.interpreter.facts.setdefault("idle", []).append((at.event.optimizer.oid, draft))
 
 

@@ -210,15 +210,20 @@ def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
         cls = value
     module = modules.class_facts(m, cls, root)
     receiver = Object("instance", f"self:{definition.name}", api=definition.name, cls=cls, origin="used", facts=module)
+    apart = ("__init__", "forward") if modules.is_module_value(receiver) else ("__init__",)
+    running = [
+        function
+        for name, function in definition.methods.items()
+        if name not in apart and (rooted(function.words) or function.words & m.module.slicer.relevant)
+    ]
+    if (
+        not running
+        and "forward" in apart
+        and not rooted(definition.methods["__init__"].words if "__init__" in definition.methods else ())
+    ):
+        return  # its forward is run apart, from seeds of its own
     seeds = _seeds(m, cls, receiver, root)
-    forward = modules.is_module_value(receiver)
-    for name, function in definition.methods.items():
-        if (
-            name == "__init__"
-            or (forward and name == "forward")
-            or not (rooted(function.words) or function.words & m.module.slicer.relevant)
-        ):
-            continue
+    for function in running:
         for seed in seeds:
             state = seed.copy()
             state.protocol = _held(state)
