@@ -18,7 +18,7 @@ from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import Attr, Branch, ClassDef, Define, Function, Name, Seq, Stmt, Try, With
 from amp_doctor.lint.typestate import Optimizer, Protocol
 
-MAX_SEEDS = 6
+MAX_SEEDS = 4
 
 
 def interpret(m: Interpreter) -> None:

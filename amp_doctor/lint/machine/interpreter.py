@@ -63,7 +63,7 @@ MAX_TRAINERS = 4
 BUDGET = 8_000
 """Leaves interpreted per file; past it the rest of the file is left unread (and counted as silence)."""
 
-SHARE = 1_500
+SHARE = 1_200
 """Leaves interpreted per entry point, so that one entangled function does not cost the others theirs."""
 
 
