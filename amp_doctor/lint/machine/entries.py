@@ -216,11 +216,8 @@ def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
         for name, function in definition.methods.items()
         if name not in apart and (rooted(function.words) or function.words & m.module.slicer.relevant)
     ]
-    if (
-        not running
-        and "forward" in apart
-        and not rooted(definition.methods["__init__"].words if "__init__" in definition.methods else ())
-    ):
+    made = definition.methods.get("__init__")
+    if not running and "forward" in apart and not (made is not None and rooted(made.words)):
         return  # its forward is run apart, from seeds of its own
     seeds = _seeds(m, cls, receiver, root)
     for function in running:
