@@ -26,3 +26,7 @@ class ReadError(AmpDoctorError):
 
 class WriteError(AmpDoctorError):
     """A report that found no room, say on a full disk."""
+
+
+class ProfileError(AmpDoctorError):
+    """A profile that cannot be read or merged; the message names the file and what was expected."""

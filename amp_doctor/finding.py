@@ -77,7 +77,10 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One diagnosis at one place. `related` is the trail of lines in the order they run."""
+    """One diagnosis at one place. `related` is the trail of lines in the order they run.
+
+    `layer` is the module that a diagnosis of the probe is about; None for the linter's.
+    """
 
     code: str
     name: str
@@ -90,6 +93,7 @@ class Finding:
     fix: Fix | None = None
     suppressed: bool = False
     cell: int | None = None
+    layer: str | None = None
 
     @property
     def sort_key(self) -> tuple[str, Span, str, str]:

@@ -1,0 +1,313 @@
+"""What a probed run has seen, as a value: it merges over steps and ranks, and goes to JSON and back.
+
+`a + b` is associative and commutative (losses up to rounding), and `Profile()` is its zero. All magnitudes are in true
+units: a gradient seen under a loss scale of 2^k is filed as if it had been 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from amp_doctor.numerics.histogram import ExponentHistogram
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ACTIVATION = "activation"
+ACTIVATION_GRAD = "activation_grad"
+WEIGHT = "weight"
+WEIGHT_GRAD = "weight_grad"
+UPDATE = "update"
+ROLES = (ACTIVATION, ACTIVATION_GRAD, WEIGHT, WEIGHT_GRAD, UPDATE)
+GRADIENTS = (ACTIVATION_GRAD, WEIGHT_GRAD)
+
+# How a run ended, the worse the later; a merge keeps the worse.
+ENDS = ("", "steps", "finished", "time-limit", "interrupted", "exception")
+# Where a value was met, in the order in which a step meets them.
+PHASES = ("weight", "forward", "loss", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of the user's code; `path` as Python knows it, `line` from 1."""
+
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One role of one layer: what was counted, in true units.
+
+    `dtype` is the one the tensors had; `sampled` says that not every element of every step was counted.
+    `swallowed` (role update) maps a format to the number of non-zero updates that leave a weight of that format
+    unchanged.
+    """
+
+    dtype: str = ""
+    histogram: ExponentHistogram = field(default_factory=ExponentHistogram)
+    sampled: bool = False
+    swallowed: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Site) -> Site:
+        return Site(
+            _widest(self.dtype, other.dtype),
+            self.histogram + other.histogram,
+            self.sampled or other.sampled,
+            {
+                name: self.swallowed.get(name, 0) + other.swallowed.get(name, 0)
+                for name in sorted({*self.swallowed, *other.swallowed})
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A module, by its name in the model; `type` is its class, `order` that of the first forward pass.
+
+    `sites` holds the distribution as well as it could be learned: the calibrated one where there is one. `observed`
+    holds what was seen in reduced precision after calibration (mode auto), and is empty otherwise; the two are never
+    added. `buffers` maps the floating-point buffers of the module to their dtypes.
+    """
+
+    name: str
+    type: str = ""
+    source: Source | None = None
+    order: int = 0
+    sites: Mapping[str, Site] = field(default_factory=dict)
+    observed: Mapping[str, Site] = field(default_factory=dict)
+    buffers: Mapping[str, str] = field(default_factory=dict)
+
+    def __add__(self, other: Layer) -> Layer:
+        first = min(self, other, key=lambda layer: (layer.order, layer.type))
+        return replace(
+            first,
+            source=first.source or self.source or other.source,
+            sites=_added(self.sites, other.sites),
+            observed=_added(self.observed, other.observed),
+            buffers={**other.buffers, **self.buffers},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A torch call outside the modules of torch.nn whose result leaves a format (DESIGN section 6).
+
+    `amax` is the largest magnitude of its result, in true units; `trouble` is overflow, underflow, precision, banned or
+    unsupported; `lost`, `error`, `flops` and `casts` stay 0 until the step is replayed.
+    """
+
+    operator: str
+    layer: str
+    source: Source | None = None
+    precision: str = ""
+    trouble: str = ""
+    dtype: str = ""
+    amax: float = 0.0
+    lost: float = 0.0
+    error: float = 0.0
+    flops: int = 0
+    casts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Attempts of the first optimizer that stepped; attempted = taken + skipped."""
+
+    requested: int = 0
+    attempted: int = 0
+    taken: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerLog:
+    """One optimizer: its attempts and the numbers its arithmetic rests on.
+
+    `dtypes` are those of its parameters, `state_dtypes` those of its floating-point state tensors, `eps` and `lr` those
+    of its first group (None when it has none). `second_moment` counts the state that `eps` is added to.
+    """
+
+    name: str
+    attempted: int = 0
+    taken: int = 0
+    skipped: int = 0
+    dtypes: tuple[str, ...] = ()
+    state_dtypes: tuple[str, ...] = ()
+    eps: float | None = None
+    lr: float | None = None
+    betas: tuple[float, ...] = ()
+    parameters: int = 0
+    state_elements: int = 0
+    second_moment: Site | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerEvent:
+    """A `GradScaler.step`: the scale in force and whether it met an infinity; `layer` is where the first was seen."""
+
+    step: int
+    scale: float
+    found_inf: bool
+    layer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstNonfinite:
+    """The first NaN or infinity that was not expected: an attention mask or a skipped step is none.
+
+    `step` counts attempts from 1; 0 is before the first. `phase` is one of PHASES, `value` nan or inf.
+    """
+
+    step: int
+    phase: str
+    layer: str
+    value: str = "nan"
+    operator: str | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where the model ran. `capability` is that of CUDA; `native_bf16` excludes emulation."""
+
+    kind: str = ""
+    name: str = ""
+    capability: tuple[int, int] | None = None
+    native_bf16: bool = False
+    emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What the script itself asked for: autocast dtypes it entered, whether a GradScaler scaled, dtypes of the weights.
+
+    `calibrated` says that the first steps ran with autocast widened and the scaler passed through.
+    """
+
+    autocast: tuple[str, ...] = ()
+    scaler: bool = False
+    weights: tuple[str, ...] = ()
+    calibrated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Elements, of one rank: trained parameters, optimizer state, and tensors saved for backward in one forward pass.
+
+    `saved_bytes` are as they ran, parameters and inputs excluded; None when they were not measured.
+    `widest` is the largest dimension that a matrix product of the model contracts, `largest` its largest parameter.
+    """
+
+    parameters: int = 0
+    state_elements: int = 0
+    saved_bytes: int | None = None
+    widest: int = 0
+    largest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything a probed run has seen; see DESIGN section 6 for the JSON."""
+
+    torch: str = ""
+    device: Device = field(default_factory=Device)
+    command: tuple[str, ...] = ()
+    script: str = ""
+    mode: str = ""
+    steps: Steps = field(default_factory=Steps)
+    optimizers: tuple[OptimizerLog, ...] = ()
+    ended: str = ""
+    ranks: int = 0
+    seconds: float = 0.0
+    loss: tuple[float, ...] = ()
+    scaler: tuple[ScalerEvent, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    operators: tuple[Operator, ...] = ()
+    first_nonfinite: FirstNonfinite | None = None
+    precision: Precision = field(default_factory=Precision)
+    memory: Memory = field(default_factory=Memory)
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: Profile) -> Profile:
+        if other == Profile():
+            return self
+        if self == Profile():
+            return other
+        first = min(self, other, key=lambda profile: (profile.command, profile.script, profile.mode, profile.torch))
+        return replace(
+            first,
+            steps=max(self.steps, other.steps, key=lambda steps: (steps.attempted, steps.taken, steps.requested)),
+            optimizers=_optimizers(self.optimizers, other.optimizers),
+            ended=max(self.ended, other.ended, key=ENDS.index),
+            ranks=self.ranks + other.ranks,
+            seconds=max(self.seconds, other.seconds),
+            loss=_losses(self, other),
+            scaler=_events(self.scaler, other.scaler),
+            layers=_layers(self.layers, other.layers),
+            operators=_operators(self.operators, other.operators),
+            first_nonfinite=min(filter(None, (self.first_nonfinite, other.first_nonfinite)), key=_age, default=None),
+            precision=Precision(
+                tuple(sorted({*self.precision.autocast, *other.precision.autocast})),
+                self.precision.scaler or other.precision.scaler,
+                tuple(sorted({*self.precision.weights, *other.precision.weights})),
+                self.precision.calibrated or other.precision.calibrated,
+            ),
+            memory=max(self.memory, other.memory, key=lambda memory: (memory.parameters, memory.saved_bytes or 0)),
+            notes=tuple(sorted({*self.notes, *other.notes})),
+        )
+
+
+def _widest(a: str, b: str) -> str:
+    order = ("", "float16", "bfloat16", "float32", "float64")
+    return max(a, b, key=lambda name: (order.index(name) if name in order else -1, name))
+
+
+def _added(a: Mapping[str, Site], b: Mapping[str, Site]) -> dict[str, Site]:
+    return {role: a.get(role, Site()) + b.get(role, Site()) for role in ROLES if role in a or role in b}
+
+
+def _layers(a: tuple[Layer, ...], b: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    found = {layer.name: layer for layer in a}
+    for layer in b:
+        found[layer.name] = found[layer.name] + layer if layer.name in found else layer
+    return tuple(sorted(found.values(), key=lambda layer: (layer.order, layer.name)))
+
+
+def _operators(a: tuple[Operator, ...], b: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    found: dict[tuple[object, ...], Operator] = {}
+    for one in (*a, *b):
+        key = (one.operator, one.layer, one.source, one.precision, one.trouble)
+        found[key] = max(one, found.get(key, one), key=lambda operator: (operator.amax, operator.lost))
+    return tuple(sorted(found.values(), key=lambda one: (-one.amax, one.layer, one.operator, str(one.source))))
+
+
+def _optimizers(a: tuple[OptimizerLog, ...], b: tuple[OptimizerLog, ...]) -> tuple[OptimizerLog, ...]:
+    """Ranks have the same optimizers in the same order."""
+    pairs = zip_longest(a, b)
+    return tuple(
+        max(filter(None, pair), key=lambda log: (log.attempted, log.taken, log.name, log.parameters)) for pair in pairs
+    )
+
+
+def _events(a: tuple[ScalerEvent, ...], b: tuple[ScalerEvent, ...]) -> tuple[ScalerEvent, ...]:
+    found: dict[int, ScalerEvent] = {}
+    for event in (*a, *b):
+        met = found.get(event.step, event)
+        found[event.step] = min(event, met, key=lambda one: (not one.found_inf, one.scale, one.layer or ""))
+    return tuple(found[step] for step in sorted(found))
+
+
+def _losses(a: Profile, b: Profile) -> tuple[float, ...]:
+    """The mean over ranks, step by step."""
+    total = a.ranks + b.ranks
+    return tuple(
+        y if x is None else x if y is None else (x * a.ranks + y * b.ranks) / total if total else x
+        for x, y in zip_longest(a.loss, b.loss)
+    )
+
+
+def _age(met: FirstNonfinite) -> tuple[int, int, str]:
+    return (met.step, PHASES.index(met.phase) if met.phase in PHASES else len(PHASES), met.layer)

@@ -1,0 +1,61 @@
+"""What to use: the value that `recommend` makes of a profile, and its JSON (DESIGN section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """Whether float16 needs a loss scale, the one to start with, and the powers of two that are admissible.
+
+    `admissible` is None when no scale is: then `init_scale` is None too. `at_least` is the smallest scale that keeps the
+    gradients that matter, 1.0 when none is needed.
+    """
+
+    needed: bool
+    init_scale: float | None
+    admissible: tuple[float, float] | None
+
+    @property
+    def at_least(self) -> float:
+        """The lower end of the admissible interval; 1.0 when there is none."""
+        return self.admissible[0] if self.admissible else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFP32:
+    """A layer to leave out of autocast, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """dtype: float16, bfloat16 or float32. opt_level: O0 to O3, apex's words for what `snippet` says in today's API.
+
+    `loss_scale` is about float16, also when another dtype is recommended. `memory` maps each opt level to an estimate in
+    bytes, `speed` holds words: `expectation` and its `reason`. `confidence` is high, medium or low; `reasons` say what the
+    verdict rests on, `would_change` what would overturn it.
+    """
+
+    dtype: str
+    opt_level: str
+    loss_scale: LossScale
+    keep_fp32: tuple[KeepFP32, ...] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
+    speed: Mapping[str, str] = field(default_factory=dict)
+    confidence: str = "medium"
+    reasons: tuple[str, ...] = ()
+    would_change: tuple[str, ...] = ()
+    snippet: str = ""
+
+
+def to_values(recommendation: Recommendation) -> dict[str, Any]:
+    """The recommendation as JSON values; `verified` stays null until somebody proves it."""
+    return {**asdict(recommendation), "verified": None}
