@@ -1,0 +1,29 @@
+"""What the machine computes natively; emulation is never taken for support."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from amp_doctor.diagnosis.profile import Device
+
+
+def describe(device: torch.device | None) -> Device:
+    """The device that the first parameters met lie on; the CPU when there are none."""
+    if device is not None and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        name = torch.cuda.get_device_name(device)
+        # `torch.cuda.is_bf16_supported()` says yes on a T4 by default: it counts emulation.
+        return Device(
+            "cuda", name, (capability[0], capability[1]), capability >= (8, 0) or torch.version.hip is not None
+        )
+    if device is not None and device.type != "cpu":
+        return Device(device.type, device.type)
+    return Device("cpu", platform.processor() or platform.machine(), None, _cpu_bf16())
+
+
+def _cpu_bf16() -> bool:
+    """AVX512-BF16 or AMX; the looser test of oneDNN also passes where bfloat16 is emulated."""
+    tests = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(test() for test in tests if test is not None)

@@ -1,0 +1,127 @@
+"""Backward passes: the loss they start from, the loss scale in force, and the gradients of the parameters.
+
+A parameter's gradient is counted as a backward pass delivers it, before it is accumulated, averaged over ranks, unscaled or
+clipped: this is the value that low precision has to hold. Sharded parameters (DTensor) get no tensor hooks from FSDP2;
+theirs are counted after accumulation.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import isfinite, log2
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from amp_doctor.diagnosis.profile import WEIGHT_GRAD
+from amp_doctor.probe.count import countable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch.utils.hooks import RemovableHandle
+
+    from amp_doctor.probe.patches import Patches
+    from amp_doctor.probe.session import Session
+
+
+class Gradients:
+    """Knows which backward pass is under way and what its loss was multiplied by."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._handles: list[RemovableHandle] = []
+        self._hooked = WeakIdKeyDictionary()
+        # Depth of nested backward passes: reentrant checkpoints start one inside another.
+        self.depth = 0
+        # The loss scale in force is 2^shift; `scale` is the exact one.
+        self.shift = 0
+        self.scale = 1.0
+        # Losses of the step under way: detached, so that nothing is read back before the step ends.
+        self.losses: list[tuple[Tensor, float]] = []
+
+    def patch(self, patches: Patches) -> None:
+        """See every backward pass; `Tensor.backward` goes through `torch.autograd.backward`."""
+        patches.wrap(torch.autograd, "backward", self._backward)
+        patches.wrap(torch.autograd, "grad", self._grad)
+
+    def remove(self) -> None:
+        """Take the hooks off all parameters."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._hooked.clear()
+
+    def hook(self, parameters: Iterable[Any]) -> None:
+        """Count the gradients of these parameters; those that need none yet are asked again."""
+        for parameter in parameters:
+            if isinstance(parameter, Tensor) and parameter.requires_grad and parameter.is_leaf:
+                if parameter in self._hooked:
+                    continue
+                self._hooked[parameter] = True
+                if hasattr(parameter, "to_local"):
+                    handle = parameter.register_post_accumulate_grad_hook(self._accumulated)
+                else:
+                    # The owner is asked when the hook fires: an optimizer may know a parameter before its module is met.
+                    handle = parameter.register_hook(partial(self._gradient, parameter))
+                self._handles.append(handle)
+
+    def enter_scale(self, scale: float) -> None:
+        """The backward pass that starts now comes from a loss multiplied by `scale`."""
+        self.scale = scale
+        self.shift = round(log2(scale)) if scale > 0 and isfinite(scale) else 0
+        if 2.0**self.shift != scale:
+            self._session.note(
+                f"the loss scale {scale:g} is no power of two: gradients are filed as if it were 2^{self.shift}"
+            )
+
+    def _gradient(self, parameter: Tensor, gradient: Tensor) -> None:
+        if self._session.counting:
+            self._count(parameter, gradient)
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        if self._session.counting and parameter.grad is not None:
+            self._count(parameter, parameter.grad)
+
+    def _count(self, parameter: Tensor, gradient: Tensor) -> None:
+        with self._session.guard("weight gradients"), torch._C.DisableTorchFunction():
+            record = self._session.names.owner(parameter)
+            values = countable(gradient) if self._session.wanted(record) else None
+            if values is not None:
+                self._session.count(record, WEIGHT_GRAD, values, "backward", scaled=True)
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._session.active or self.depth:
+                return original(tensors, *args, **kwargs)
+            return self._run(original, tensors, args, kwargs, is_loss=True)
+
+        return backward
+
+    def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._session.active or self.depth:
+                return original(outputs, *args, **kwargs)
+            return self._run(original, outputs, args, kwargs, is_loss=False)
+
+        return grad
+
+    def _run(
+        self, original: Callable[..., Any], tensors: Any, args: Any, kwargs: dict[str, Any], *, is_loss: bool
+    ) -> Any:
+        self.scale, self.shift = 1.0, 0
+        self._session.backward_starts()
+        self.depth += 1
+        try:
+            result = original(tensors, *args, **kwargs)
+        finally:
+            self.depth -= 1
+            if is_loss:
+                with self._session.guard("loss"), torch._C.DisableTorchFunction():
+                    for root in [tensors] if isinstance(tensors, Tensor) else list(tensors):
+                        if isinstance(root, Tensor) and root.numel() == 1 and root.is_floating_point():
+                            # The scale came in when the backward pass reached the scaled loss.
+                            self.losses.append((root.detach().clone(), self.scale))
+        self._session.backward_ends()
+        return result

@@ -1,0 +1,94 @@
+"""The first NaN or infinity that was not expected, and what the scaler did about the others.
+
+Expected are negative infinities alone in an activation (attention masks), and infinite gradients on a step that the
+GradScaler skipped: that is how it finds its scale.
+"""
+
+from __future__ import annotations
+
+from math import inf, isfinite, isnan
+from typing import TYPE_CHECKING
+
+from amp_doctor.diagnosis.profile import PHASES, FirstNonfinite, ScalerEvent
+from amp_doctor.probe.names import calling_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from amp_doctor.diagnosis.profile import Source
+    from amp_doctor.probe.names import Record
+    from amp_doctor.probe.session import Session
+
+
+class Nonfinite:
+    """Holds what a step has met until it is known whether the step was skipped."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # Phase, layer, word, operator and source of the first one in the step under way.
+        self._pending: tuple[str, Record | None, str, str | None, Source | None] | None = None
+        self._skipped_by_scaler = False
+        self._first: tuple[int, str, Record | None, str, str | None, Source | None] | None = None
+        self._events: list[tuple[int, float, bool, Record | None]] = []
+        # A loss that is not finite: the next step is counted even if it is not its turn.
+        self.alarmed = False
+
+    def met(self, record: Record | None, phase: str, values: Tensor, operator: str | None = None) -> None:
+        """A tensor holds a NaN or an infinity."""
+        nan = bool(values.isnan().any())
+        if phase == "forward" and not nan and not bool((values == inf).any()):
+            return
+        self._meet(phase, record, "nan" if nan else "inf", operator)
+
+    def loss_is(self, value: float) -> None:
+        """The loss of the step under way."""
+        if not isfinite(value):
+            self.alarmed = True
+            self._meet("loss", None, "nan" if isnan(value) else "inf", None)
+
+    def scaler_stepped(self, scale: float, skipped: bool) -> None:
+        """A GradScaler took or skipped a step."""
+        self._skipped_by_scaler |= skipped
+        layer = self._pending[1] if skipped and self._pending is not None else None
+        self._events.append((self._session.step + 1, scale, skipped, layer))
+
+    def step_ends(self, _skipped: bool) -> None:
+        """Decide whether what was met is a finding; `session.step` has just been counted."""
+        self._settle(self._session.step)
+
+    def run_ends(self) -> None:
+        """What the unfinished step has met counts: the script may have raised because of it."""
+        self._settle(self._session.step + 1)
+
+    def first(self) -> FirstNonfinite | None:
+        """The first unexpected one, named."""
+        if self._first is None:
+            return None
+        step, phase, record, value, operator, source = self._first
+        name = self._session.names.full(record) if record is not None else phase
+        return FirstNonfinite(step, phase, name, value, operator, source or (record.source if record else None))
+
+    def events(self) -> tuple[ScalerEvent, ...]:
+        """One per step: skipped when any optimizer's was."""
+        found: dict[int, tuple[float, bool, Record | None]] = {}
+        for step, scale, skipped, layer in self._events:
+            if step not in found or (skipped and not found[step][1]):
+                found[step] = (scale, skipped, layer)
+        names = self._session.names
+        return tuple(
+            ScalerEvent(step, scale, skipped, names.full(layer) if layer is not None else None)
+            for step, (scale, skipped, layer) in found.items()
+        )
+
+    def _meet(self, phase: str, record: Record | None, value: str, operator: str | None) -> None:
+        if self._pending is None or PHASES.index(phase) < PHASES.index(self._pending[0]):
+            source = calling_line() if operator is not None else None
+            self._pending = (phase, record, value, operator, source)
+
+    def _settle(self, step: int) -> None:
+        pending, self._pending = self._pending, None
+        skipped, self._skipped_by_scaler = self._skipped_by_scaler, False
+        if pending is None or self._first is not None or (skipped and pending[0] == "backward"):
+            return
+        # Weights are counted when a model is first met, before the first step.
+        self._first = (0 if pending[0] == "weight" and step == 1 else step, *pending)

@@ -1,0 +1,368 @@
+"""Installs everything that watches a run, owns it, takes it away, and makes the profile.
+
+Do no harm: hooks return nothing, draw no random numbers and keep no graph; a collector that raises is switched off with a
+note. The profile is made and handed on before `Stop` is raised, whatever the script does with the exception.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from amp_doctor.diagnosis.profile import Profile
+from amp_doctor.probe.activations import Activations
+from amp_doctor.probe.count import Tally
+from amp_doctor.probe.device import describe
+from amp_doctor.probe.gradients import Gradients
+from amp_doctor.probe.names import Names, Record
+from amp_doctor.probe.nonfinite import Nonfinite
+from amp_doctor.probe.operators import OperatorLog
+from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.saved import SavedTensors
+from amp_doctor.probe.scaler import Scalers
+from amp_doctor.probe.settings import AUTO, CALIBRATE, Settings, Stop
+from amp_doctor.probe.steps import Attempts, StepCounter
+from amp_doctor.probe.summary import profile_of
+from amp_doctor.probe.weights import Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from amp_doctor.diagnosis.recommendation import Recommendation
+    from amp_doctor.finding import Finding
+
+# Backward passes without a step of torch.optim after which they are taken for steps themselves.
+_PATIENCE = 200
+
+
+class Session:
+    """One probe of one process. `on_end` gets the profile once, before the script is stopped."""
+
+    def __init__(self, settings: Settings, on_end: Callable[[Profile], None] | None = None) -> None:
+        self.settings = settings
+        self.active = False
+        self.step = 0
+        self.stops = 0
+        self.notes: list[str] = []
+        self.loss: list[float] = []
+        self.on_step: Callable[[int, int], None] | None = None
+        self.firm_end: Callable[[], None] = lambda: None
+        self.names = Names()
+        self.activations = Activations(self)
+        self.gradients = Gradients(self)
+        self.scalers = Scalers(self)
+        self.steps = StepCounter(self)
+        self.weights = Weights(self)
+        self.operators = OperatorLog(self)
+        self.nonfinite = Nonfinite(self)
+        self.device: torch.device | None = None
+        self.native_bf16 = False
+        self.saved_bytes: int | None = None
+        self.counting = True
+        self.calibrating = settings.mode != "observe"
+        self.profile: Profile | None = None
+        self._on_end = on_end
+        self._patches = Patches()
+        self._off: set[str] = set()
+        self._saved: SavedTensors | None = None
+        self._backwards = 0
+        self._began = time.perf_counter()
+        self._dynamo: tuple[str | None, bool | None] = (None, None)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Watch this process from now on."""
+        self.active = True
+        self._began = time.perf_counter()
+        self._disable_compile()
+        self.gradients.patch(self._patches)
+        self.scalers.patch(self._patches)
+        self._patches.wrap(torch.optim.Optimizer, "add_param_group", self._add_param_group)
+        self._patches.wrap(torch, "compile", self._compile)
+        self.steps.install()
+        self.activations.install()
+
+    def remove(self) -> None:
+        """Give everything back; twice is once."""
+        self.active = False
+        self.counting = False
+        self._stop_watching()
+        self.steps.remove()
+        self._patches.undo()
+        self._restore_compile()
+
+    def end(self, how: str) -> Profile:
+        """The profile of what was seen, handed to `on_end`; the first call decides how the run ended."""
+        if self.profile is None:
+            self.counting = False
+            self._stop_watching()
+            self.nonfinite.run_ends()
+            self.profile = self.snapshot(how)
+            if self._on_end is not None:
+                self._on_end(self.profile)
+        return self.profile
+
+    def snapshot(self, how: str = "") -> Profile:
+        """The profile as it stands."""
+        with torch._C.DisableTorchFunction():
+            return profile_of(self, how, time.perf_counter() - self._began)
+
+    def note(self, text: str) -> None:
+        """Say something in the profile, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def guard(self, collector: str) -> _Guard:
+        """A net for one collector: what it raises becomes a note, and it is switched off."""
+        return _Guard(self, collector)
+
+    def switch_off(self, collector: str, error: BaseException) -> None:
+        """A collector has raised."""
+        self._off.add(collector)
+        self.note(f"the collector of {collector} was switched off: {type(error).__name__}: {error}")
+        if collector == "activations":
+            self.activations.remove()
+
+    # --- counting -----------------------------------------------------------------------------------------------
+
+    def wanted(self, record: Record) -> bool:
+        """Whether `--layers` lets a layer be counted."""
+        if self.settings.layers is None:
+            return True
+        from fnmatch import fnmatchcase
+
+        return fnmatchcase(record.path, self.settings.layers) or fnmatchcase(
+            self.names.full(record), self.settings.layers
+        )
+
+    def tally(self, record: Record, role: str, sampled: bool = False) -> Tally:
+        """Where a role of a layer is counted: what is seen in reduced precision after calibration stays apart."""
+        tallies = record.tallies
+        if self.settings.mode == AUTO and not self.calibrating and (self.scalers.used or self.scalers.autocast):
+            tallies = record.observed
+        tally = tallies.get(role)
+        if tally is None:
+            tally = tallies[role] = Tally()
+        tally.sampled |= sampled
+        return tally
+
+    def count(self, record: Record, role: str, values: Tensor, phase: str, *, scaled: bool = False) -> None:
+        """Count a tensor; gradients come multiplied by the loss scale in force."""
+        if self.tally(record, role).add(values, self.gradients.shift if scaled else 0):
+            self.nonfinite.met(record, phase, values)
+
+    # --- what the collectors report -----------------------------------------------------------------------------
+
+    def root_enters(self, module: nn.Module) -> None:
+        """The forward pass of an outermost module begins."""
+        if self.names.of(module) is None:
+            self.names.meet(module)
+            self.gradients.hook(module.parameters())
+            self._meet_device(module)
+            if self.counting and torch.is_grad_enabled():
+                with self.guard("weights"):
+                    self.weights.count_all(module)
+        elif self.step in (1, 2, 5, 10):
+            # Layers that were frozen at first.
+            self.gradients.hook(module.parameters())
+        if self.step == min(1, self.settings.steps - 1) and self.counting and torch.is_grad_enabled():
+            self._saved = SavedTensors()
+            self._saved.start()
+
+    def root_leaves(self, _module: nn.Module) -> None:
+        """It has ended."""
+        if self._saved is not None:
+            self._saved.stop()
+            self.saved_bytes = max(self.saved_bytes or 0, self._saved.bytes)
+            self._saved = None
+
+    def backward_starts(self) -> None:
+        """A backward pass begins."""
+        self._backwards += 1
+
+    def backward_ends(self) -> None:
+        """It has ended."""
+        self.steps.backward_ends()
+        if self.steps.first is None and self._backwards >= max(_PATIENCE, 4 * self.settings.steps):
+            self.note(
+                f"{self._backwards} backward passes and no step of a torch.optim optimizer: the run was ended there. "
+                "An optimizer that is no torch.optim.Optimizer cannot be counted"
+            )
+            self.stop()
+
+    def scaler_stepped(self, scale: float, skipped: bool) -> None:
+        """A GradScaler has stepped or skipped."""
+        self.nonfinite.scaler_stepped(scale, skipped)
+
+    def step_ends(self, _log: Attempts, skipped: bool) -> None:
+        """The first optimizer has made an attempt: that is a step of the run."""
+        if self.profile is not None:
+            self.stop()
+        with self.guard("loss"):
+            self._close_losses()
+        self.step += 1
+        self.nonfinite.step_ends(skipped)
+        if self.on_step is not None:
+            self.on_step(self.step, self.settings.steps)
+        if self.step >= self.settings.steps:
+            self.stop()
+        self._plan()
+
+    def other_stepped(self, log: Attempts) -> None:
+        """Another optimizer has; when only it goes on stepping, its steps end the run."""
+        self.gradients.losses.clear()
+        if self.profile is not None:
+            self.stop()
+        if log.streak >= self.settings.steps:
+            self.note(f"only {log.name} went on stepping: the run was ended after {log.streak} of its steps")
+            self.stop()
+
+    def stop(self) -> None:
+        """End the script: the profile first, then `Stop`; a script that swallows it twice is ended firmly."""
+        self.end("steps")
+        self.stops += 1
+        if self.stops > 2:
+            self.firm_end()
+        raise Stop
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """What the next step is for."""
+        settings = self.settings
+        self.calibrating = settings.mode == CALIBRATE or (
+            settings.mode == AUTO and self.step < max(1, settings.steps // 5)
+        )
+        self.counting = self.step % settings.every == 0 or self.nonfinite.alarmed
+        self.activations.rest()
+        if self.counting and "activations" not in self._off:
+            self.activations.install()
+        else:
+            self.activations.remove()
+
+    def _close_losses(self) -> None:
+        """The loss of a step: the sum over its backward passes, as with accumulation."""
+        losses, self.gradients.losses = self.gradients.losses, []
+        if losses:
+            value = sum(float(loss.item()) / scale for loss, scale in losses)
+            self.loss.append(value)
+            self.nonfinite.loss_is(value)
+
+    def _stop_watching(self) -> None:
+        self.activations.remove()
+        self.gradients.remove()
+        self.root_leaves(None)  # type: ignore[arg-type]
+
+    def _meet_device(self, module: nn.Module) -> None:
+        parameter = next(module.parameters(), None)
+        if self.device is None and parameter is not None:
+            self.device = parameter.device
+            self.native_bf16 = describe(self.device).native_bf16
+
+    def _add_param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def add_param_group(optimizer: Any, param_group: Any) -> Any:
+            result = original(optimizer, param_group)
+            if self.active and self.profile is None:
+                with self.guard("weight gradients"):
+                    self.gradients.hook(optimizer.param_groups[-1]["params"])
+            return result
+
+        return add_param_group
+
+    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - torch's name
+            self.note("torch.compile was asked for; under the probe the model ran eagerly")
+            return original(*args, **kwargs)
+
+        return compile
+
+    def _disable_compile(self) -> None:
+        """Hooks set after the first compiled call are not seen by compiled code, and earlier ones change what is fused."""
+        self._dynamo = (os.environ.get("TORCHDYNAMO_DISABLE"), None)
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None:
+            self._dynamo = (self._dynamo[0], dynamo.config.disable)
+            dynamo.config.disable = True
+
+    def _restore_compile(self) -> None:
+        variable, disabled = self._dynamo
+        if variable is None:
+            os.environ.pop("TORCHDYNAMO_DISABLE", None)
+        else:
+            os.environ["TORCHDYNAMO_DISABLE"] = variable
+        if disabled is not None:
+            sys.modules["torch._dynamo"].config.disable = disabled
+
+
+class _Guard:
+    """Cheaper than a generator's context manager: it is entered for every tensor."""
+
+    __slots__ = ("_collector", "_session")
+
+    def __init__(self, session: Session, collector: str) -> None:
+        self._session = session
+        self._collector = collector
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        # Stop and KeyboardInterrupt are no Exceptions and go on.
+        if isinstance(error, Exception):
+            self._session.switch_off(self._collector, error)
+            return True
+        return False
+
+
+class Probe:
+    """Probes what runs inside a `with` block; training is ended after `steps` optimizer steps.
+
+    After the block `profile` holds what was seen, `findings` and `recommendation` what it means.
+    """
+
+    def __init__(
+        self, steps: int = 50, mode: str = AUTO, every: int = 1, layers: str | None = None, script: str = ""
+    ) -> None:
+        self._session = Session(Settings(steps, mode, every, layers, script=script))
+
+    def __enter__(self) -> Self:
+        self._session.install()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        stopped = isinstance(error, Stop)
+        try:
+            how = (
+                "finished" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else "exception"
+            )
+            self._session.end("steps" if stopped else how)
+        finally:
+            self._session.remove()
+        return stopped
+
+    @property
+    def profile(self) -> Profile:
+        """What was seen so far, or in all once the block is left."""
+        return self._session.profile or self._session.snapshot()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The diagnoses, worst first."""
+        from amp_doctor.diagnosis.symptoms import findings
+
+        return findings(self.profile)
+
+    @property
+    def recommendation(self) -> Recommendation:
+        """What to use."""
+        from amp_doctor.diagnosis.recommend import recommend
+
+        return recommend(self.profile)

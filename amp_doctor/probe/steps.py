@@ -1,0 +1,153 @@
+"""Counts the attempts of every optimizer, skipped ones included (reference, section 3.7).
+
+The global step hooks of torch.optim are not called when a GradScaler skips an ordinary optimizer, and are called when it
+skips a fused one; they fire twice for an optimizer that calls `super().step`, once per parameter for optimizers that step
+inside the backward pass, and around the backward passes of a closure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
+    from amp_doctor.probe.session import Session
+
+
+class Attempts:
+    """What one optimizer has tried."""
+
+    __slots__ = ("attempted", "name", "optimizer", "skipped", "streak", "taken")
+
+    def __init__(self, optimizer: Optimizer, name: str) -> None:
+        self.optimizer = optimizer
+        self.name = name
+        self.attempted = self.taken = self.skipped = 0
+        # Attempts since the first optimizer stepped last.
+        self.streak = 0
+
+
+class StepCounter:
+    """Owns the two global hooks. A step of the run is an attempt of the first optimizer that made one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._handles: list[RemovableHandle] = []
+        self._logs: dict[int, Attempts] = {}
+        self._stack: list[Optimizer] = []
+        # The optimizer whose step a scaler is running, and whether its own hook has fired.
+        self._scaled: Any = None
+        self._fired = False
+        # Optimizers that stepped inside the backward pass under way.
+        self._inside: Attempts | None = None
+        self.first: Attempts | None = None
+
+    @property
+    def logs(self) -> list[Attempts]:
+        """The optimizers that have tried to step, in the order of their first attempt."""
+        return [log for log in self._logs.values() if log.attempted]
+
+    def install(self) -> None:
+        """Listen to all optimizers."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
+        ]
+
+    def remove(self) -> None:
+        """Listen no more."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    @property
+    def stepping(self) -> bool:
+        """Whether an optimizer's step is being run: a closure may call forward and backward inside."""
+        return bool(self._stack)
+
+    def scaler_begins(self, optimizer: Any) -> None:
+        """A GradScaler is about to step, or to skip."""
+        self._scaled, self._fired = _innermost(optimizer), False
+
+    def scaler_ends(self, optimizer: Any, found_inf: bool, scale: float) -> None:
+        """It has; a fused optimizer's hooks fired although nothing moved."""
+        inner, self._scaled = _innermost(optimizer), None
+        skipped = found_inf or not self._fired
+        self._session.scaler_stepped(scale, skipped)
+        if skipped:
+            self._session.weights.forget()
+        self._attempt(self._log(inner), skipped)
+
+    def backward_ends(self) -> None:
+        """Optimizers that step inside the backward pass have made one attempt together."""
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            self._attempt(inside, False)
+
+    def _begin(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if not self._session.active:
+            return
+        if optimizer not in self._stack:
+            with self._session.guard("updates"):
+                self._session.weights.before(optimizer)
+        self._stack.append(optimizer)
+
+    def _end(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if not self._session.active:
+            return
+        if optimizer in self._stack:
+            while self._stack.pop() is not optimizer:
+                pass  # an inner step raised
+        if optimizer in self._stack:
+            return  # `super().step` of a subclass: the outer call counts
+        with self._session.guard("updates"):
+            self._session.weights.after(optimizer)
+        if self._scaled is optimizer:
+            self._fired = True
+        elif self._session.gradients.depth and not self._stack:
+            self._inside = self._inside or self._log(optimizer)
+        elif self._stack:
+            # A wrapper that is an Optimizer itself and steps a real one: the innermost is the real one.
+            self._log(optimizer)
+            self._wrapped(optimizer)
+        elif id(optimizer) not in self._wrappers:
+            self._attempt(self._log(optimizer), False)
+
+    _wrappers: frozenset[int] = frozenset()
+
+    def _wrapped(self, optimizer: Optimizer) -> None:
+        self._wrappers |= {id(outer) for outer in self._stack}
+        self._attempt(self._log(optimizer), False)
+
+    def _log(self, optimizer: Optimizer) -> Attempts:
+        log = self._logs.get(id(optimizer))
+        if log is None:
+            log = self._logs[id(optimizer)] = Attempts(optimizer, type(optimizer).__name__)
+        return log
+
+    def _attempt(self, log: Attempts, skipped: bool) -> None:
+        log.attempted += 1
+        log.skipped += skipped
+        log.taken += not skipped
+        log.streak += 1
+        if self.first is None:
+            self.first = log
+        if log is self.first:
+            for other in self._logs.values():
+                other.streak = 0
+            self._session.step_ends(log, skipped)
+        else:
+            self._session.other_stepped(log)
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The torch optimizer inside wrappers such as Accelerate's."""
+    while type(optimizer).__name__ in ("AcceleratedOptimizer", "LightningOptimizer", "_FabricOptimizer"):
+        inner = getattr(optimizer, "optimizer", None) or getattr(optimizer, "_optimizer", None)
+        if inner is None:
+            break
+        optimizer = inner
+    return optimizer
