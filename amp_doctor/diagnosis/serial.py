@@ -94,9 +94,7 @@ def _profile(values: dict[str, Any]) -> Profile:
             for one in values["operators"]
         ),
         first_nonfinite=FirstNonfinite(**{**first, "source": _source(first["source"])}) if first else None,
-        precision=Precision(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in values["precision"].items()}
-        ),
+        precision=Precision(**_tuples(values["precision"])),
         memory=Memory(**values["memory"]),
         notes=tuple(values["notes"]),
     )
@@ -179,8 +177,11 @@ def _optimizer(log: OptimizerLog) -> dict[str, Any]:
 
 def _read_optimizer(values: dict[str, Any]) -> OptimizerLog:
     second = values["second_moment"]
-    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-    return OptimizerLog(**{**values, **lists, "second_moment": read_site(second) if second else None})
+    return OptimizerLog(**{**_tuples(values), "second_moment": read_site(second) if second else None})
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def _source(values: dict[str, Any] | None) -> Source | None:

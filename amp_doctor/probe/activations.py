@@ -1,7 +1,7 @@
 """Outputs of modules and the gradients that reach them, by one global forward hook.
 
-Module-level backward hooks raise on models that edit an output in place and change gradient bits; a tensor hook set on the
-output inside the forward hook does neither (reference, section 3.6, measured on torch 2.13).
+Module-level backward hooks raise on models that edit an output in place and change gradient bits; a tensor hook set on
+the output inside the forward hook does neither (measured on torch 2.13).
 """
 
 from __future__ import annotations

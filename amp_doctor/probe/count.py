@@ -37,7 +37,8 @@ def countable(value: Any) -> Tensor | None:
         return None
     if type(value) not in _PLAIN or torch._C._functorch.is_functorch_wrapped_tensor(value):
         return None
-    return value.detach()
+    plain: Tensor = value.detach()
+    return plain
 
 
 _PLAIN = {Tensor, torch.nn.Parameter, torch.nn.Buffer} if hasattr(torch.nn, "Buffer") else {Tensor, torch.nn.Parameter}

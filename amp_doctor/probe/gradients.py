@@ -1,7 +1,7 @@
 """Backward passes: the loss they start from, the loss scale in force, and the gradients of the parameters.
 
-A parameter's gradient is counted as a backward pass delivers it, before it is accumulated, averaged over ranks, unscaled or
-clipped: this is the value that low precision has to hold. Sharded parameters (DTensor) get no tensor hooks from FSDP2;
+A parameter's gradient is counted as a backward pass delivers it, before it is accumulated, averaged over ranks, unscaled
+or clipped: this is the value that low precision has to hold. Sharded parameters (DTensor) get no tensor hooks from FSDP2;
 theirs are counted after accumulation.
 """
 
@@ -63,7 +63,7 @@ class Gradients:
                 if hasattr(parameter, "to_local"):
                     handle = parameter.register_post_accumulate_grad_hook(self._accumulated)
                 else:
-                    # The owner is asked when the hook fires: an optimizer may know a parameter before its module is met.
+                    # The owner is asked when the hook fires: an optimizer may know a parameter before its module does.
                     handle = parameter.register_hook(partial(self._gradient, parameter))
                 self._handles.append(handle)
 

@@ -1,8 +1,8 @@
 """Modules and parameters -> names, without being handed a model.
 
-A global hook is not told where a module lives. The outermost module of a forward pass is a root, and its
-`named_modules` name the rest. There may be several roots (a GAN, a criterion); with more than one that has parameters the
-name of the root's class leads the name of the layer.
+A global hook is not told where a module lives. The outermost module of a forward pass is a root, and its `named_modules`
+name the rest. There may be several roots (a GAN, a criterion); with more than one that has parameters the name of the
+root's class leads the name of the layer.
 """
 
 from __future__ import annotations
@@ -73,11 +73,9 @@ class Names:
 
     def meet(self, root: nn.Module) -> None:
         """Name a root and everything below it; a root that contains an earlier one takes its names over."""
-        while (attribute := _WRAPPERS.get(type(root).__name__)) and isinstance(
-            getattr(root, attribute, None), nn.Module
-        ):
+        while (inner := getattr(root, _WRAPPERS.get(type(root).__name__, ""), None)) is not None:
             self._learn(root, Record(len(self._roots), "", type(root).__name__))
-            root = getattr(root, attribute)
+            root = inner
         number = len(self._roots)
         self._roots.append((type(root).__name__, next(root.parameters(), None) is not None))
         for path, module in root.named_modules():

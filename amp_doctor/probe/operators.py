@@ -1,13 +1,13 @@
 """Matrix products and dropouts called outside the modules of torch.nn: what a forward hook cannot see.
 
 Attention written by hand keeps its logits inside one module's forward; they overflow there while every module output is
-fine. CUDA's autocast runs these functions in half precision (torch's autocast_mode.h, lower_precision_fp), so the largest
-magnitude of their results decides.
+fine. CUDA's autocast runs these functions in half precision (lower_precision_fp in torch's autocast_mode.h), so the
+largest magnitude of their results decides.
 """
 
 from __future__ import annotations
 
-from math import inf
+from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,11 +94,11 @@ class OperatorLog:
         """Keep the result when it would overflow; a lone negative side is an attention mask."""
         low, high = (limit.item() for limit in torch.aminmax(values))
         amax = max(high, -low)
-        if amax >= FP16.overflow_threshold or amax != amax:
-            if amax != amax or amax == inf:
+        if amax >= FP16.overflow_threshold or isnan(amax):
+            if not isfinite(amax):
                 self._session.nonfinite.met(record, "forward", values, name)
             key = (name, record, calling_line())
-            if amax == amax and amax > self._found.get(key, (0.0, ""))[0]:
+            if not isnan(amax) and amax > self._found.get(key, (0.0, ""))[0]:
                 self._found[key] = (amax, str(values.dtype).removeprefix("torch."))
 
     def operators(self, full: Callable[[Any], str]) -> tuple[Operator, ...]:

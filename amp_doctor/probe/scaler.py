@@ -1,8 +1,8 @@
 """GradScaler and autocast: what the script asks for, and the calibration that widens it.
 
-While calibrating, autocast regions run in BF16 (where the GPU has it natively) or not at all, and the scaler passes losses
-and steps through: gradients that FP16 would have rounded to zero are seen. A scaler stays as it was at its last `scale`,
-so that `unscale_`, `step` and `update` of one step always agree.
+While calibrating, autocast regions run in BF16 (where the GPU has it natively) or not at all, and the scaler passes
+losses and steps through: gradients that FP16 would have rounded to zero are seen. A scaler stays as it was at its last
+`scale`, so that `unscale_`, `step` and `update` of one step always agree.
 """
 
 from __future__ import annotations

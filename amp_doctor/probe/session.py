@@ -1,7 +1,7 @@
 """Installs everything that watches a run, owns it, takes it away, and makes the profile.
 
-Do no harm: hooks return nothing, draw no random numbers and keep no graph; a collector that raises is switched off with a
-note. The profile is made and handed on before `Stop` is raised, whatever the script does with the exception.
+Do no harm: hooks return nothing, draw no random numbers and keep no graph; a collector that raises is switched off with
+a note. The profile is made and handed on before `Stop` is raised, whatever the script does with the exception.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.probe.activations import Activations
 from amp_doctor.probe.count import Tally
 from amp_doctor.probe.device import describe
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from amp_doctor.diagnosis.profile import Profile
     from amp_doctor.diagnosis.recommendation import Recommendation
     from amp_doctor.finding import Finding
 
@@ -284,7 +284,7 @@ class Session:
         return compile
 
     def _disable_compile(self) -> None:
-        """Hooks set after the first compiled call are not seen by compiled code, and earlier ones change what is fused."""
+        """Hooks set after the first compiled call are unseen by compiled code, and earlier ones change what is fused."""
         self._dynamo = (os.environ.get("TORCHDYNAMO_DISABLE"), None)
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
         dynamo = sys.modules.get("torch._dynamo")

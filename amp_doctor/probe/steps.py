@@ -1,8 +1,8 @@
-"""Counts the attempts of every optimizer, skipped ones included (reference, section 3.7).
+"""Counts the attempts of every optimizer, skipped ones included (measured on torch 2.13).
 
-The global step hooks of torch.optim are not called when a GradScaler skips an ordinary optimizer, and are called when it
-skips a fused one; they fire twice for an optimizer that calls `super().step`, once per parameter for optimizers that step
-inside the backward pass, and around the backward passes of a closure.
+The global step hooks of torch.optim are not called when a GradScaler skips an ordinary optimizer, and are called when
+it skips a fused one; they fire twice for an optimizer that calls `super().step`, once per parameter for optimizers that
+step inside the backward pass, and around the backward passes of a closure.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class StepCounter:
         if optimizer in self._stack:
             return  # `super().step` of a subclass: the outer call counts
         with self._session.guard("updates"):
-            self._session.weights.after(optimizer)
+            self._session.weights.after()
         if self._scaled is optimizer:
             self._fired = True
         elif self._session.gradients.depth and not self._stack:

@@ -64,7 +64,7 @@ class Weights:
         """The step was skipped."""
         self._before = []
 
-    def after(self, optimizer: Optimizer) -> None:
+    def after(self) -> None:
         """Count the weights and what was added to them."""
         kept, self._before = self._before, []
         with torch.no_grad(), torch._C.DisableTorchFunction():

@@ -1,0 +1,98 @@
+"""Tracebacks as a plain run prints them: our frames are taken out, and the script's `sys.excepthook` is honoured."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import amp_doctor
+from amp_doctor.probe.settings import Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+HOME = os.path.dirname(os.path.abspath(amp_doctor.__file__)) + os.sep  # noqa: PTH100, PTH120
+
+
+def family(error: BaseException) -> Iterator[BaseException]:
+    """`error`, what it was raised from or in the handling of, and the members of groups; each once."""
+    waiting, met = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in met:
+            continue
+        met.add(id(one))
+        yield one
+        waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+
+
+def follows_stop(error: BaseException) -> bool:
+    """Whether `error` is our Stop, or was raised while that was on its way."""
+    return any(isinstance(one, Stop) for one in family(error))
+
+
+def peel(error: BaseException) -> None:
+    """Take the frames of this package out of the traceback of `error` and of its family."""
+    for one in family(error):
+        one.__traceback__ = _peeled(one.__traceback__)
+
+
+def _peeled(trace: TracebackType | None) -> TracebackType | None:
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(HOME):
+            kept.append(trace)
+        trace = trace.tb_next
+    for this, following in zip(kept, [*kept[1:], None], strict=True):
+        this.tb_next = following
+    return kept[0] if kept else None
+
+
+def show(error: BaseException) -> int:
+    """Print an exception that ended the script, as Python does; the status to exit with."""
+    peel(error)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as asked:
+        return status_of(asked)
+    except Exception as fault:  # noqa: BLE001 - whatever the script's hook raises, Python prints both
+        peel(fault)
+        fault.__context__ = None
+        _complain("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(fault), fault, fault.__traceback__)
+        _complain("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return 1
+
+
+def status_of(asked: SystemExit) -> int:
+    """The status of a SystemExit; what is no number is printed, as Python does."""
+    if asked.code is None:
+        return 0
+    if isinstance(asked.code, int):
+        return asked.code & 0xFF
+    _complain(f"{asked.code}\n")
+    return 1
+
+
+def summary(error: BaseException) -> str:
+    """One line for a note: what was raised, and where in the user's code."""
+    peel(error)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}{': ' if text else ''}{text[:200]}{where}"
+
+
+def _complain(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # the script closed its stderr
+        sys.stderr.write(text)
+        sys.stderr.flush()
