@@ -45,12 +45,21 @@ def plant(here: Path, **texts: str) -> None:
 
 def test_version_and_help() -> None:
     assert amp_doctor("--version") == Done(0, f"amp-doctor {__version__}\n", "")
-    for arguments in (["--help"], ["-h"], ["lint", "--help"], ["explain", "-h"], ["rules", "-h"]):
+    for arguments in (
+        ["--help"],
+        ["-h"],
+        ["lint", "--help"],
+        ["probe", "--help"],
+        ["report", "-h"],
+        ["explain", "-h"],
+        ["rules", "-h"],
+    ):
         done = amp_doctor(*arguments)
         assert done.status == 0
         assert done.out.startswith("Usage: amp-doctor")
         assert done.err == ""
-    assert [line.split()[0] for line in amp_doctor("--help").out.splitlines()[-3:]] == ["lint", "explain", "rules"]
+    listed = [line.split()[0] for line in amp_doctor("--help").out.splitlines()[-5:]]
+    assert listed == ["lint", "probe", "report", "explain", "rules"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from amp_doctor.errors import AmpDoctorError
 
 BUG = 3
 INTERRUPTED = 130
-VERBS = ("lint", "explain", "rules")
+VERBS = ("lint", "probe", "report", "explain", "rules")
 ISSUES = "https://github.com/amp-doctor/amp-doctor/issues"
 
 
@@ -38,18 +38,19 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="amp-doctor", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Finds what is wrong with the way PyTorch mixed precision is used.
+    """Finds what is wrong with the way PyTorch mixed precision is used: in the source, and in a run.
 
     Exit status: 0 nothing to report, 1 findings at or above --fail-on, 2 usage, configuration or unreadable
-    input, 3 a bug of amp-doctor, 130 interrupted.
+    input, 3 a bug of amp-doctor, 130 interrupted; the status of the probed script when that fails.
     """
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the status that DESIGN section 6 gives the outcome."""
-    # Importing libcst and lowering trees makes many objects and hardly any garbage: the collector would only get in
-    # the way (it takes a tenth of the start-up).
-    gc.set_threshold(200_000, 20, 20)
+    if not _hosts_a_script(arguments):
+        # Importing libcst and lowering trees makes many objects and hardly any garbage: the collector would only get
+        # in the way (it takes a tenth of the start-up).
+        gc.set_threshold(200_000, 20, 20)
     sys.exit(status_of(arguments))
 
 
@@ -59,7 +60,7 @@ def status_of(arguments: list[str] | None) -> int:
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if hasattr(stream, "reconfigure") and not _hosts_a_script(arguments):
             # A file name or a line of source that the terminal cannot show must not end the run.
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -78,11 +79,17 @@ def status_of(arguments: list[str] | None) -> int:
         silence_stdout()
         return 0
     except Exception:  # noqa: BLE001 - the last net: a bug of ours ends with a report ready to paste
-        return _bug()
+        return bug()
     return status if isinstance(status, int) else 0
 
 
-def _bug() -> int:
+def _hosts_a_script(arguments: list[str] | None) -> bool:
+    """Whether a script of the user's is to run in this process, which then must be as Python makes it."""
+    return (sys.argv[1:] if arguments is None else arguments)[:1] == ["probe"]
+
+
+def bug() -> int:
+    """Say that it is our fault, with all that a report of it needs; the status to exit with."""
     import platform
     import traceback
 

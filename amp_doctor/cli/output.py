@@ -30,13 +30,13 @@ def write(text: str, stream: TextIO | None = None) -> None:
         raise WriteError(f"the report cannot be written: {error.strerror or error}") from error
 
 
-def write_file(file: str, text: str) -> None:
-    """Write `text` to `file`; what goes wrong is told as a mistake in the command."""
+def write_file(file: str, text: str, option: str = "--output-file") -> None:
+    """Write `text` to `file`; what goes wrong is told as a mistake in the `option` that named it."""
     try:
         with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:  # noqa: PTH123
             stream.write(text)
     except OSError as error:
-        raise click.UsageError(f"--output-file {file}: {error.strerror or error}") from error
+        raise click.UsageError(f"{option} {file}: {error.strerror or error}") from error
 
 
 def complain(text: str) -> None:

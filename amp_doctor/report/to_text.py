@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import groupby
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from amp_doctor.finding import Applicability
 from amp_doctor.report.frame import frame
+from amp_doctor.report.layout import labelled, paragraph
 from amp_doctor.report.summary import fixable, sentence, shown
 from amp_doctor.report.text import Line, clean, counted, place, rendered
 
@@ -67,7 +67,7 @@ def _finding(finding: Finding, sources: Mapping[str, str], width: int) -> list[L
     ]
     if finding.fix is not None:
         heading.append((" [fixable]", "fix"))
-    message: list[Line] = [[("  " + part, "")] for part in wrap(clean(finding.message), max(width - 2, 20))]
+    message = paragraph(finding.message, width)
     framed = frame(finding, sources, width)
     return [heading, *message, [], *framed] if framed else [heading, *message]
 
@@ -77,20 +77,12 @@ def _advice(finding: Finding, summaries: Mapping[str, str], explained: set[str],
     out: list[Line] = []
     summary = summaries.get(finding.code, "")
     if finding.code not in explained and summary.rstrip(".").casefold() != finding.message.rstrip(".").casefold():
-        out += _labelled("rule", summary, "dim", width)
+        out += labelled("rule", summary, "dim", width)
     if finding.fix is not None:
-        out += _labelled("fix", f"{finding.fix.message} ({FLAGS[finding.fix.applicability]})", "fix", width)
+        out += labelled("fix", f"{finding.fix.message} ({FLAGS[finding.fix.applicability]})", "fix", width)
     if finding.code not in explained:
-        out += _labelled("more", f"amp-doctor explain {finding.code}", "dim", width)
+        out += labelled("more", f"amp-doctor explain {finding.code}", "dim", width)
     return [[], *out] if out else []
-
-
-def _labelled(label: str, text: str, style: str, width: int) -> list[Line]:
-    parts = wrap(clean(text), max(width - 10, 20))
-    return [
-        [(f"  {label + ':' if first else '':5} ", "dim"), (part, style)]
-        for first, part in ((index == 0, part) for index, part in enumerate(parts))
-    ]
 
 
 def _ending(report: LintReport, verbose: bool) -> list[Line]:

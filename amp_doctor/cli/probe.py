@@ -1,0 +1,157 @@
+"""`amp-doctor probe SCRIPT`: options -> a probed run of the script, its report and the exit status."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from amp_doctor.cli.diagnosed import Destination, report_options
+from amp_doctor.cli.output import complain
+from amp_doctor.cli.progress import StepLine
+from amp_doctor.errors import AmpDoctorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amp_doctor.diagnosis.profile import Profile
+
+# As in probe/settings.py, which is not imported to show a help text.
+MODES = ("auto", "observe", "calibrate")
+
+
+@click.command(
+    "probe",
+    # Whatever follows the script is the script's, options too.
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=50, show_default=True, help="Optimizer steps to attempt.")
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    default="auto",
+    show_default=True,
+    help="observe: the script as written. calibrate: without reduced precision, to see what it would lose. "
+    "auto: the first fifth of the steps calibrated, the rest as written.",
+)
+@click.option(
+    "--profile", type=click.Path(dir_okay=False), metavar="FILE", help="Save what was measured, for `report`."
+)
+@click.option(
+    "--every", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Count every Nth step."
+)
+@click.option("--layers", metavar="GLOB", help="Count only layers whose names match.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop the script after so long.",
+)
+@click.option(
+    "--scratch",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Run in a copy of the working directory made there.",
+)
+@report_options
+@click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as with python -m.")
+@click.argument("script", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+def command(**options: Any) -> int:
+    """Run a training script, unedited, for a few optimizer steps, and say what float16 and bfloat16 would lose.
+
+    Everything after SCRIPT belongs to the script. Exit status: that of the script when it fails, 130 when it is
+    interrupted, else 1 when there are findings at or above --fail-on.
+    """
+    if not options["script"]:
+        raise click.UsageError("there is no script to probe; `amp-doctor probe train.py --lr 0.1`, say")
+    _check(options)
+    probe = _probe()
+    from amp_doctor.probe.settings import Settings
+
+    target, script = _target(options, probe)
+    settings = Settings(
+        steps=options["steps"],
+        mode=options["mode"],
+        every=options["every"],
+        layers=options["layers"],
+        time_limit=options["time_limit"],
+        script=script,
+        command=(*(("-m",) if options["as_module"] else ()), options["script"], *options["arguments"]),
+    )
+    destination = Destination.of(options)
+    line = StepLine()
+    line.start()
+    try:
+        status: int = probe.run_script(
+            target,
+            settings,
+            profile_file=os.path.abspath(options["profile"]) if options["profile"] else None,  # noqa: PTH100
+            scratch=options["scratch"],
+            report=_reporter(destination, line, options["fail_on"]),
+            progress=line,
+            stdout_to_stderr=options["output_format"] == "json" and not options["output"],
+        )
+    finally:
+        line.close()
+    return status
+
+
+def _check(options: dict[str, Any]) -> None:
+    """What would only be found out after the script has run for minutes."""
+    named = [(f"--{key}", os.path.abspath(options[key])) for key in ("profile", "output") if options[key]]  # noqa: PTH100
+    if len({path for _, path in named}) < len(named):
+        raise click.UsageError("--profile and --output name the same file")
+    for option, path in named:
+        _check_writable(option, path)
+
+
+def _check_writable(option: str, path: str) -> None:
+    fresh = not os.path.lexists(path)
+    try:
+        with open(path, "ab"):  # noqa: PTH123
+            pass
+        if fresh:
+            os.unlink(path)  # noqa: PTH108
+    except OSError as error:
+        raise click.UsageError(f"{option} {path}: {error.strerror or error}") from error
+
+
+def _probe() -> Any:
+    """The module that runs scripts; torch is loaded with it."""
+    if find_spec("torch") is None:
+        raise AmpDoctorError("probe needs torch, which is not installed here: pip install 'amp-doctor[probe]'")
+    try:
+        return import_module("amp_doctor.probe.run")
+    except (ImportError, OSError) as error:
+        raise AmpDoctorError(f"torch cannot be loaded: {error}") from error
+
+
+def _target(options: dict[str, Any], probe: Any) -> tuple[Any, str]:
+    """What to run, and the path that the profile is filed under."""
+    name: str = options["script"]
+    if options["as_module"]:
+        return probe.Target(path=None, module=name, arguments=options["arguments"]), name
+    return probe.Target(path=name, module=None, arguments=options["arguments"]), name
+
+
+def _reporter(destination: Destination, line: StepLine, fail_on: str) -> Callable[[Profile, int | None], int]:
+    def report(profile: Profile, script_status: int | None) -> int:
+        """Print the report; the script's own failure outweighs what was found."""
+        line.close()
+        try:
+            status = destination.deliver(profile, fail_on)
+        except (AmpDoctorError, click.ClickException) as error:
+            complain(str(error) if isinstance(error, AmpDoctorError) else error.format_message())
+            status = error.exit_code
+        except Exception:  # noqa: BLE001 - it must not look like a failure of the script around it
+            from amp_doctor.cli import bug
+
+            status = bug()
+        return status if script_status is None else script_status
+
+    return report

@@ -1,0 +1,53 @@
+"""Profile files -> profiles, and their sum; what cannot be read or added is told with the file it stands in."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amp_doctor.diagnosis.serial import from_values
+from amp_doctor.errors import ProfileError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amp_doctor.diagnosis.profile import Profile
+
+
+def read(name: str) -> Profile:
+    """The profile in a file that `probe --profile` or `probe --output-format json` wrote."""
+    try:
+        text = Path(name).read_text("utf-8")
+    except OSError as error:
+        raise ProfileError(f"{name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{name}: not a profile of amp-doctor: not UTF-8 text") from error
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        cut = " (cut off?)" if text and error.pos >= len(text.rstrip()) - 1 else ""
+        raise ProfileError(f"{name}: not JSON: line {error.lineno}, {error.msg}{cut}") from error
+    except RecursionError as error:
+        raise ProfileError(f"{name}: not a profile of amp-doctor: nested too deeply") from error
+    return from_values(values, name)
+
+
+def merged(names: Sequence[str]) -> Profile:
+    """The sum of the profiles in `names`: the ranks of one run, or several runs of one script in one mode."""
+    places = [Path(name).resolve() for name in names]
+    for index, name in enumerate(names):
+        if places[index] in places[:index]:
+            raise ProfileError(f"{name}: given twice; its counts would be added to themselves")
+    profiles = [read(name) for name in names]
+    first = profiles[0]
+    for name, profile in zip(names[1:], profiles[1:], strict=True):
+        for what in ("script", "mode"):
+            mine, other = getattr(first, what), getattr(profile, what)
+            if mine != other:
+                raise ProfileError(
+                    f"{name}: its {what} is {other!r}, that of {names[0]} is {mine!r}; such profiles cannot be merged"
+                )
+    return reduce(add, profiles)

@@ -1,0 +1,62 @@
+"""What the verdict costs and brings, the code to paste, what it rests on and what would overturn it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp_doctor.report.amounts import magnitude, share, size
+from amp_doctor.report.layout import bullets, labelled, section
+from amp_doctor.report.profile_verdict import where
+from amp_doctor.report.text import Line, clean
+
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Operator
+    from amp_doctor.report.sheet import Sheet
+
+OPERATORS = 5
+
+
+def operators_lines(sheet: Sheet) -> list[Line]:
+    """The torch calls outside the modules whose results leave a format, worst first."""
+    out: list[Line] = []
+    for one in sheet.profile.operators[:OPERATORS]:
+        words = ", ".join(part for part in (_trouble(one), one.layer, where(one.source)) if part)
+        out += labelled(one.operator, words, "", sheet.width, max(len(clean(one.operator)) + 1, 9))
+    if len(sheet.profile.operators) > OPERATORS:
+        out.append([(f"  and {len(sheet.profile.operators) - OPERATORS} more", "dim")])
+    return section("Operators", out)
+
+
+def _trouble(one: Operator) -> str:
+    numbers = f"{one.trouble} in {one.dtype}" if one.dtype else one.trouble
+    numbers += f" under {one.precision}" if one.precision else ""
+    numbers += f", reaches {magnitude(one.amax)}" if one.amax else ""
+    return numbers + (f", {share(one.lost)} lost" if one.lost else "")
+
+
+def cost_lines(sheet: Sheet) -> list[Line]:
+    """Memory per opt level as estimated, and what is expected of the speed."""
+    advice, width = sheet.recommendation, sheet.width
+    out: list[Line] = []
+    if advice.memory:
+        words = "   ".join(f"{level} {size(count)}".replace(" ", "\u00a0") for level, count in advice.memory.items())
+        out += labelled("memory", words, "", width, 7)
+    for label, text in advice.speed.items():
+        if text:
+            out += labelled({"expectation": "speed"}.get(label, label), text, "", width, 7)
+    return section("Memory and speed (estimates)", [[(t.replace("\u00a0", " "), s) for t, s in line] for line in out])
+
+
+def snippet_lines(sheet: Sheet) -> list[Line]:
+    """The code as it is, indented; never broken, so that it can be pasted."""
+    lines = sheet.recommendation.snippet.rstrip().split("\n")
+    return section("To paste", [[(f"  {clean(line)}", "fix")] for line in lines]) if any(lines) else []
+
+
+def grounds_lines(sheet: Sheet) -> list[Line]:
+    """All reasons but the first, which the verdict has told, and what would change it."""
+    advice, width = sheet.recommendation, sheet.width
+    return [
+        *section("What the verdict rests on", bullets(advice.reasons[1:], width)),
+        *section("What would change it", bullets(advice.would_change, width)),
+    ]

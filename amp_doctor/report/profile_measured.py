@@ -1,0 +1,65 @@
+"""What was measured, where and how; and the notes that the probe took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp_doctor.report.layout import bullets, labelled, section
+from amp_doctor.report.text import Line, counted
+
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Device, Precision
+    from amp_doctor.report.sheet import Sheet
+
+MODES = {
+    "auto": "the first steps calibrated, then the script as written",
+    "observe": "the script as written",
+    "calibrate": "reduced precision taken away, to see what it would lose",
+}
+
+
+def notes_lines(sheet: Sheet) -> list[Line]:
+    """What the probe could not see or had to leave out, in its own words."""
+    return section("Notes", bullets(sheet.profile.notes, sheet.width, "warning"))
+
+
+def measured_lines(sheet: Sheet) -> list[Line]:
+    """Mode, device, versions, precision of the script, and whether everything was counted."""
+    profile, width = sheet.profile, sheet.width
+    out: list[Line] = []
+
+    def row(label: str, text: str) -> None:
+        out.extend(labelled(label, text, "", width, 8) if text else [])
+
+    row("command", " ".join(profile.command) or profile.script)
+    mode = f"{profile.mode}, {MODES[profile.mode]}" if profile.mode in MODES else profile.mode
+    if profile.mode == "auto" and not profile.precision.calibrated:
+        mode = "auto, nothing to calibrate: the script as written"
+    row("mode", mode)
+    row("device", _device_words(profile.device))
+    row("torch", profile.torch)
+    row("script", _precision_words(profile.precision))
+    ranks = f", {counted(profile.ranks, 'rank')}" if profile.ranks > 1 else ""
+    row("time", f"{profile.seconds:.1f} s{ranks}" if profile.seconds else ranks.removeprefix(", "))
+    sites = [site for layer in profile.layers for site in (*layer.sites.values(), *layer.observed.values())]
+    sampled = sum(site.sampled for site in sites)
+    elements = sum(site.histogram.elements for site in sites)
+    counts = f"{counted(len(profile.layers), 'layer')}, {elements:,} elements" if sites else ""
+    row("counted", counts + (", a sample: shares are estimates" if sampled else ""))
+    return section("What was measured", out)
+
+
+def _device_words(device: Device) -> str:
+    parts = [f"{device.kind} {device.name}".strip()] if device.kind or device.name else []
+    parts += [f"capability {device.capability[0]}.{device.capability[1]}"] if device.capability else []
+    if device.kind == "cuda":
+        parts.append("native bfloat16" if device.native_bf16 else "no native bfloat16")
+    return ", ".join([*parts, "emulated"] if device.emulated else parts)
+
+
+def _precision_words(precision: Precision) -> str:
+    """What the script itself asks for."""
+    parts = [f"autocast to {' and '.join(precision.autocast)}" if precision.autocast else "no autocast"]
+    parts.append("a GradScaler" if precision.scaler else "no GradScaler")
+    parts += [f"weights in {' and '.join(precision.weights)}"] if precision.weights else []
+    return ", ".join(parts)
