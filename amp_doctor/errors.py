@@ -30,3 +30,7 @@ class WriteError(AmpDoctorError):
 
 class ProfileError(AmpDoctorError):
     """A profile that cannot be read or merged; the message names the file and what was expected."""
+
+
+class ScriptError(AmpDoctorError):
+    """A script that cannot be run at all: it does not exist, or is not Python."""

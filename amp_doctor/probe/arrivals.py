@@ -1,7 +1,7 @@
 """Calls us back when a module has been imported, so that nothing is imported before the script does it.
 
-A script may set the environment before `import torch` (OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES); importing torch ourselves
-would make that come too late.
+A script may set the environment before `import torch` (OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES); if we imported torch
+first, that would come too late.
 """
 
 from __future__ import annotations

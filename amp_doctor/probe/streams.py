@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 
 class Streams:
@@ -17,7 +17,7 @@ class Streams:
 
     def __init__(self, diverted: bool) -> None:
         self._diverted = diverted
-        self._objects: dict[str, TextIO] = {}
+        self._objects: dict[str, Any] = {}
         # A copy of each descriptor, out of reach of a script that closes 1 or 2.
         self._kept: dict[str, int] = {}
         self._errors: dict[str, str] = {}
@@ -30,11 +30,11 @@ class Streams:
             with suppress(OSError, ValueError, AttributeError):
                 self._kept[name] = _copy(stream.fileno())
         if self._diverted and len(self._kept) == 2:
-            sys.stdout.flush()
+            self._objects["stdout"].flush()
             os.dup2(self._kept["stderr"], self._objects["stdout"].fileno())
         elif self._diverted:
             sys.stdout = sys.stderr
-        stream = sys.stdout
+        stream = self._objects["stdout"]
         if isinstance(stream, io.TextIOWrapper) and stream is sys.__stdout__:
             # Ours writes escapes where a terminal lacks a character; stdin still has what Python chose.
             self._errors["stdout"] = stream.errors or "strict"
@@ -69,9 +69,9 @@ class Streams:
     def _anew(self, name: str) -> TextIO:
         kept, old = self._kept.get(name), self._objects[name]
         if kept is None:
-            return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - until the process ends
+            return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - until the process ends
         encoding = getattr(old, "encoding", None) or "utf-8"
-        return open(os.dup(kept), "w", encoding=encoding, errors="backslashreplace")  # noqa: PTH123, SIM115
+        return open(os.dup(kept), "w", encoding=encoding, errors="backslashreplace")  # noqa: PTH123
 
 
 def _copy(descriptor: int) -> int:

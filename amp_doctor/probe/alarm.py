@@ -1,0 +1,41 @@
+"""A time that runs out: the script is interrupted, and some time later given up."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Seconds that an interrupted script has for its cleanup.
+GRACE = 10.0
+# Seconds that a script has to end after its last step: a final checkpoint, the other threads, a last evaluation.
+PATIENCE = 60.0
+
+
+class Alarm(threading.Thread):
+    """After `seconds` calls `interrupt`, after `grace` more `give_up`, both from this thread; `cancel` ends it."""
+
+    def __init__(
+        self, seconds: float, interrupt: Callable[[], None], give_up: Callable[[], None], grace: float | None = None
+    ) -> None:
+        super().__init__(name="amp-doctor", daemon=True)
+        self.grace = GRACE if grace is None else grace
+        self.rang = False
+        self._seconds = seconds
+        self._interrupt, self._give_up = interrupt, give_up
+        self._cancelled = threading.Event()
+
+    def run(self) -> None:
+        """Wait, interrupt, wait, give up."""
+        if self._cancelled.wait(self._seconds):
+            return
+        self.rang = True
+        self._interrupt()
+        if not self._cancelled.wait(self.grace):
+            self._give_up()
+
+    def cancel(self) -> None:
+        """There is no need any more."""
+        self._cancelled.set()

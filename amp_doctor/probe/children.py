@@ -1,0 +1,194 @@
+"""Trainers in processes of their own (`mp.spawn`, `multiprocessing.Process`): each gets a session, and all are summed.
+
+A spawned child starts without our hooks, a forked one with hooks that must be forgotten. So the process object takes a
+`run` of ours into the child: it begins a session with the same settings, runs what was to be run, and leaves the
+profile in a file.
+"""
+
+# ruff: noqa: PTH110, PTH118
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+import types
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
+
+from amp_doctor.diagnosis.profile import Profile
+from amp_doctor.errors import ProfileError
+from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.ranks import TIMEOUT, Ranks
+from amp_doctor.probe.recording import NO_TORCH, Recording
+from amp_doctor.probe.saving import ProfileFile, read
+from amp_doctor.probe.settings import Stop
+from amp_doctor.probe.traces import follows_stop, peel, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amp_doctor.probe.settings import Settings
+
+# Modules whose processes train nothing, or must never be stopped from inside.
+INTERNAL = (
+    "concurrent.futures",
+    "datasets",
+    "joblib",
+    "loky",
+    "multiprocess",
+    "multiprocessing",
+    "tensorboard",
+    "torch._inductor",
+    "torch.utils.data",
+    "torchdata",
+    "wandb",
+)
+NO_STEP = "no optimizer step was seen"
+
+
+class Children:
+    """Owns the wrapping of `Process.start` and the directory in which the children leave their profiles."""
+
+    def __init__(self, settings: Settings, spool: str | None = None) -> None:
+        self._settings = settings
+        self._spool, self._own = spool, spool is None
+        self._patches = Patches()
+        self._started: list[tuple[str, str]] = []
+        self._unprobed: set[str] = set()
+
+    def install(self) -> None:
+        """Put a session into the processes that are started from now on."""
+        self._patches.wrap(BaseProcess, "start", self._start)
+
+    def remove(self) -> None:
+        """Leave them alone again."""
+        self._patches.undo()
+
+    def close(self) -> None:
+        """Remove the profiles that were left."""
+        if self._own and self._spool is not None:
+            shutil.rmtree(self._spool, ignore_errors=True)
+
+    @property
+    def all_stopped(self) -> bool:
+        """Whether there were children and each has made its last step."""
+        profiles = [read(file) for file, _ in self._started]
+        return bool(profiles) and all(one is not None and one.ended == "steps" for one in profiles)
+
+    def _start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        def start(process: Any) -> None:
+            target = getattr(process, "_target", None) or type(process)
+            home = getattr(target, "__module__", None) or ""
+            if home.startswith(tuple(f"{one}." for one in INTERNAL)) or home in INTERNAL:
+                self._unprobed.add(home)
+                original(process)
+                return
+            if self._spool is None:
+                self._spool = tempfile.mkdtemp(prefix="amp-doctor-")
+            file = os.path.join(self._spool, f"{os.getpid()}-{len(self._started)}.json")
+            process.run = Watched(process, self._settings, file, self._spool)
+            try:
+                original(process)
+            finally:
+                process.__dict__.pop("run", None)
+            self._started.append((file, process.name))
+
+        return start
+
+    def merged(self, profile: Profile) -> Profile:
+        """The profile of this process and those of all its children, with notes about what is missing."""
+        if self._spool is None:
+            return profile
+        names = dict(self._started)
+        notes = [f"{name} left no profile: it was killed, or has not ended" for file, name in names.items()
+                 if not os.path.exists(file)]  # fmt: skip
+        files = sorted(os.path.join(self._spool, file) for file in os.listdir(self._spool))
+        found = {file: read(file) for file in files}
+        notes += [f"{names.get(file, 'a process')} was killed; what it had seen until then is kept"
+                  for file, one in found.items() if one is not None and not one.ended]  # fmt: skip
+        trained = {file: one for file, one in found.items() if one is not None and one.steps.attempted}
+        if trained:
+            counts = sorted({one.steps.attempted for one in trained.values()})
+            if len(counts) > 1:
+                notes.append(f"the processes made different numbers of steps: {', '.join(map(str, counts))}")
+        profile = replace(profile, notes=(*profile.notes, *notes))
+        return _sum(profile, list(trained.values()) if trained else [one for one in found.values() if one is not None])
+
+
+def _sum(profile: Profile, others: list[Profile]) -> Profile:
+    if others and not profile.steps.attempted:
+        # A parent that only started the trainers is no rank, and that it did not step is no news.
+        notes = tuple(one for one in profile.notes if one not in (NO_STEP, NO_TORCH))
+        how = "" if profile.ended == "finished" else profile.ended
+        first, *others = others
+        start = replace(first, command=profile.command, script=profile.script, notes=(*first.notes, *notes))
+        profile = start + replace(Profile(), ended=how)
+    for other in others:
+        profile += other
+    return profile
+
+
+class Watched:
+    """Takes the place of `run` in a process object, and goes with it into the child."""
+
+    def __init__(self, process: Any, settings: Settings, file: str, spool: str) -> None:
+        self.process, self.settings, self.file, self.spool = process, settings, file, spool
+
+    def __call__(self) -> None:
+        """Run what was to be run, under a session of this process."""
+        process = self.process
+        process.__dict__.pop("run", None)
+        file = ProfileFile(self.file)
+        ranks = Ranks()
+        recording = Recording(self.settings, file.checkpoint)
+        children = Children(self.settings, self.spool)
+        recording.stepped = lambda _step, _steps: ranks.look()
+
+        def leave(how: str) -> None:
+            with suppress(ProfileError):
+                file.write(recording.end(how))
+
+        def firm_end() -> None:
+            recording.note(f"{process.name} did not let itself be stopped and was ended")
+            leave("steps")
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(0)
+
+        recording.firm_end = firm_end
+        recording.install()
+        children.install()
+        try:
+            process.run()
+            leave("finished")
+        except BaseException as error:  # noqa: BLE001 - judged, and told as Python tells it
+            if not recording.stopped and not isinstance(error, Stop):
+                code = error.code if isinstance(error, SystemExit) else 1
+                if code not in (None, 0):
+                    recording.note(f"{process.name} failed: {summary(error)}")
+                leave("exception" if code not in (None, 0) else "finished")
+                _fail(process, error)
+            elif not follows_stop(error):
+                recording.note(f"after the stop {process.name} raised {summary(error)}")
+            leave("steps")
+            ranks.leave(TIMEOUT)
+        finally:
+            children.remove()
+            recording.remove()
+
+
+def _fail(process: Any, error: BaseException) -> None:
+    """End the child as `BaseProcess._bootstrap` does, whose traceback would show our frames."""
+    peel(error)
+    if isinstance(error, SystemExit):
+        raise error
+    frame = sys._getframe(2)
+    trace = types.TracebackType(error.__traceback__, frame, frame.f_lasti, frame.f_lineno)
+    sys.stderr.write(f"Process {process.name}:\n")
+    traceback.print_exception(type(error), error, trace)
+    raise SystemExit(1)

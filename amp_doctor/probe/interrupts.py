@@ -1,0 +1,82 @@
+"""Reaching the main thread from outside: SIGTERM, which ends the script with a report, and the time limit."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from amp_doctor.probe.settings import Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Sent by kill, torchrun and batch systems; by losing the terminal.
+DEADLY = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Interrupts:
+    """`die(signal)` is called when one arrives, unless the script has a handler of its own.
+
+    `stop_main` raises Stop in the thread that runs the script, after `expire()`; only while it is `open`. Our signal
+    handler does it where it can, because a signal also ends a sleep or a wait for a lock.
+    """
+
+    def __init__(self, die: Callable[[int], None], expire: Callable[[], object]) -> None:
+        self._die, self._expire = die, expire
+        self._thread = threading.get_ident()
+        self._ours: list[int] = []
+        self._due = False
+        self.open = False
+
+    def install(self) -> None:
+        """Listen to the signals that nobody handles or ignores."""
+        for number in DEADLY:
+            with suppress(ValueError):  # not the main thread
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self._arrives)
+                    self._ours.append(number)
+
+    def remove(self) -> None:
+        """Listen no more; what the script has installed meanwhile stays."""
+        for number in self._ours:
+            with suppress(ValueError):
+                if signal.getsignal(number) == self._arrives:
+                    signal.signal(number, signal.SIG_DFL)
+        self._ours.clear()
+
+    def stop_main(self) -> None:
+        """From another thread: the time is up."""
+        if not self.open:
+            return
+        self._due = True
+        for number in self._ours:
+            if signal.getsignal(number) == self._arrives and hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(self._thread, number)
+                return
+        self._expire()
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Stop))
+
+    def close(self) -> None:
+        """From the thread of the script: it has ended, and is not to be interrupted any more."""
+        self.open = self._due = False
+        # What was set a moment ago and has not been raised yet.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
+
+    def _arrives(self, number: int, _frame: object) -> None:
+        if self._due:
+            self._due = False
+            if self.open:
+                self._expire()
+                raise Stop
+            return
+        self._die(number)
+
+
+def die_by(number: int) -> None:
+    """End this process by the signal, as it would have without us."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -1,0 +1,112 @@
+"""The session of one process: it begins when the script imports torch, is saved as it goes, and is ended once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from amp_doctor.diagnosis.profile import Profile, Steps
+from amp_doctor.probe.arrivals import Arrivals
+from amp_doctor.probe.forks import in_children
+from amp_doctor.probe.writes import Writes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amp_doctor.probe.session import Session
+    from amp_doctor.probe.settings import Settings
+
+# Seconds between two savings of what has been seen so far.
+INTERVAL = 5.0
+NO_TORCH = "the script did not import torch"
+
+
+class Recording:
+    """`keep` is given the profile every few seconds and when the run is stopped, before Stop is raised.
+
+    `stepped(step, steps)` is called after each step, `stopping()` when the session stops the script, `firm_end()` when
+    it has swallowed Stop twice.
+    """
+
+    def __init__(self, settings: Settings, keep: Callable[[Profile], None] | None = None) -> None:
+        self.settings = settings
+        self.session: Session | None = None
+        self.stepped: Callable[[int, int], None] | None = None
+        self.stopping: Callable[[], None] | None = None
+        self.firm_end: Callable[[], None] | None = None
+        self._keep = keep
+        self._kept_at = -INTERVAL
+        self._notes: list[str] = []
+        self._ended = False
+        self._bare: Profile | None = None
+        self._writes = Writes(lambda: self.stopped)
+        self._arrivals = Arrivals({"torch": self._begin, "safetensors.torch": self._writes.watch_safetensors})
+        self._forget: Callable[[], None] = lambda: None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was ended by us, at the last step or at the time limit."""
+        return self._ended
+
+    def install(self) -> None:
+        """Watch this process from now on."""
+        self._forget = in_children(self.remove)
+        self._arrivals.install()
+
+    def remove(self) -> None:
+        """Give everything back; twice is once."""
+        self._forget()
+        self._arrivals.remove()
+        self._writes.remove()
+        if self.session is not None:
+            self.session.remove()
+
+    def note(self, text: str) -> None:
+        """Say something in the profile, once; also after the end."""
+        if text not in self._notes:
+            self._notes.append(text)
+
+    def end(self, how: str) -> Profile:
+        """The profile, with all notes there are by now; the first call decides how the run ended."""
+        if self.session is not None:
+            return self._noted(self.session.end(how))
+        if self._bare is None:
+            asked = self.settings
+            steps = Steps(asked.steps)
+            self._bare = Profile(
+                command=asked.command, script=asked.script, mode=asked.mode, steps=steps, ended=how, ranks=1
+            )
+            self._ends(self._bare)
+        return self._noted(replace(self._bare, notes=(NO_TORCH,)))
+
+    def _begin(self) -> None:
+        """Torch is there."""
+        from amp_doctor.probe.session import Session
+
+        self.session = session = Session(self.settings, self._ends)
+        session.on_step = self._steps
+        if self.firm_end is not None:
+            session.firm_end = self.firm_end
+        session.install()
+        self._writes.watch_torch()
+
+    def _noted(self, profile: Profile) -> Profile:
+        return replace(profile, notes=tuple(dict.fromkeys((*profile.notes, *self._notes, *self._writes.notes()))))
+
+    def _ends(self, profile: Profile) -> None:
+        """The session has made its profile."""
+        if profile.ended in ("steps", "time-limit"):
+            self._ended = True
+            if self.stopping is not None:
+                self.stopping()
+        if self._keep is not None:
+            self._keep(self._noted(profile))
+
+    def _steps(self, step: int, steps: int) -> None:
+        if self.stepped is not None:
+            self.stepped(step, steps)
+        now = time.monotonic()
+        if self._keep is not None and self.session is not None and now - self._kept_at >= INTERVAL:
+            self._kept_at = now
+            self._keep(self._noted(self.session.snapshot()))

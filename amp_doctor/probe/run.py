@@ -1,0 +1,290 @@
+"""Runs a script as `__main__` of this process until it has made enough optimizer steps, and sees to its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+from amp_doctor.errors import ProfileError
+from amp_doctor.probe import alarm
+from amp_doctor.probe.children import Children
+from amp_doctor.probe.ending import Outcome, outcome_of
+from amp_doctor.probe.forks import in_children
+from amp_doctor.probe.interrupts import Interrupts, die_by
+from amp_doctor.probe.launch import run, stage, wind_up
+from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.program import Target, program_of
+from amp_doctor.probe.ranks import SHORT, TIMEOUT, Ranks
+from amp_doctor.probe.recording import Recording
+from amp_doctor.probe.saving import ProfileFile
+from amp_doctor.probe.scratch import Scratch
+from amp_doctor.probe.settings import Stop
+from amp_doctor.probe.streams import Streams
+from amp_doctor.probe.traces import show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amp_doctor.diagnosis.profile import Profile
+    from amp_doctor.probe.settings import Settings
+
+__all__ = ["Outcome", "Target", "run_script"]
+
+
+def run_script(
+    target: Target,
+    settings: Settings,
+    *,
+    profile_file: str | None,
+    scratch: str | None,
+    report: Callable[[Profile, int | None], int],
+    progress: Callable[[int, int], None] | None,
+    stdout_to_stderr: bool = False,
+) -> int:
+    """Run the target under a session and report; the status to exit with.
+
+    `report(profile, script_status)` is called once, on rank 0 only, with `sys.stdout` and `sys.stderr` as they were
+    before the script; it may be called from a signal handler or another thread, and the process may end right after it.
+    `script_status` is None when the script finished well or was stopped by us, else the status of a plain run.
+    A ScriptError says that there is nothing to run, a ProfileError that `profile_file` cannot be written.
+    """
+    if target.path is not None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program_of(target)
+        except SyntaxError as error:
+            return show(error)
+    file = ProfileFile(profile_file) if profile_file is not None else None
+    copy = Scratch(scratch) if scratch is not None else None
+    return _Run(target, settings, file, copy, report, progress, Streams(stdout_to_stderr)).go()
+
+
+class _Run:
+    """One run of a script, from the first line to the exit status."""
+
+    def __init__(
+        self,
+        target: Target,
+        settings: Settings,
+        file: ProfileFile | None,
+        scratch: Scratch | None,
+        report: Callable[[Profile, int | None], int],
+        progress: Callable[[int, int], None] | None,
+        streams: Streams,
+    ) -> None:
+        self._target, self._file, self._scratch, self._streams = target, file, scratch, streams
+        self._report, self._progress = report, progress
+        self._settings = settings
+        self._ranks = Ranks()
+        self._recording = Recording(settings, self._keep if file is not None else None)
+        self._recording.stepped, self._recording.stopping = self._stepped, self._stopping
+        self._recording.firm_end = self._swallowed
+        self._children = Children(settings)
+        self._interrupts = Interrupts(self._killed, lambda: self._recording.end("time-limit"))
+        self._patches = Patches()
+        self._alarms: list[alarm.Alarm] = []
+        self._exit = os._exit
+        self._owner = os.getpid()
+        # Whoever takes the ticket closes the run.
+        self._ticket = iter([True])
+        self._deadly: int | None = None
+        self._fault: ProfileError | None = None
+
+    def go(self) -> int:
+        """The whole run; the status to exit with."""
+        with ExitStack() as stack:
+            self._set_up(stack)
+            try:
+                outcome = self._script()
+            except Stop:  # the time was up in the moment in which the script ended
+                outcome = Outcome("time-limit")
+            self._interrupts.close()
+            status = self._close(outcome, TIMEOUT if outcome.status is None else SHORT)
+            while status is None:  # another thread is closing, and will end the process
+                time.sleep(1)
+            if self._deadly is not None:
+                die_by(self._deadly)
+            if not self._is_clear():
+                self._leave_at_once(status)
+        if self._fault is not None:
+            raise self._fault
+        return status
+
+    # --- before and during ----------------------------------------------------------------------------------------
+
+    def _set_up(self, stack: ExitStack) -> None:
+        self._streams.open()
+        stack.callback(self._streams.reclaim)
+        if self._scratch is not None:
+            self._target = self._scratch.target(self._target)
+            self._scratch.enter()
+            stack.callback(self._scratch.leave)
+        stack.enter_context(stage(self._target))
+        stack.callback(self._children.close)
+        stack.callback(in_children(self._take_down))
+        stack.callback(self._take_down)
+        self._patches.wrap(threading, "excepthook", _without_stop)
+        self._patches.wrap(os, "_exit", self._exits)
+        self._interrupts.install()
+        self._children.install()
+        self._recording.install()
+        if self._settings.time_limit is not None:
+            self._arm(self._settings.time_limit, "time-limit")
+
+    def _take_down(self) -> None:
+        """Give back what is wrapped: at the end, and in forked children."""
+        for one in self._alarms:
+            one.cancel()
+        self._recording.remove()
+        self._children.remove()
+        self._interrupts.remove()
+        self._patches.undo()
+
+    def _script(self) -> Outcome:
+        self._interrupts.open = True
+        error = run(self._target)
+        outcome = outcome_of(error, self._recording.stopped)
+        if outcome.note is not None:
+            self._recording.note(outcome.note)
+        if outcome.shown and error is not None:
+            outcome = Outcome(outcome.how, show(error) or None)
+        try:
+            wind_up()
+        except KeyboardInterrupt:
+            outcome = Outcome("interrupted", outcome.status or 130)
+        return outcome
+
+    def _arm(self, seconds: float, how: str) -> None:
+        def give_up() -> None:
+            self._end_firmly(f"the script did not end within {one.grace:g} s after the stop, and was ended", how)
+
+        one = alarm.Alarm(seconds, self._interrupts.stop_main, give_up)
+        self._alarms.append(one)
+        one.start()
+
+    # --- what is heard from the session -----------------------------------------------------------------------------
+
+    def _stepped(self, step: int, steps: int) -> None:
+        self._ranks.look()
+        if self._progress is not None and self._ranks.rank == 0:
+            try:
+                self._progress(step, steps)
+            except Exception:  # noqa: BLE001 - a terminal that went away is no reason to end a training
+                self._progress = None
+
+    def _keep(self, profile: Profile) -> None:
+        if self._file is not None and self._ranks.rank == 0:
+            self._file.checkpoint(profile)
+
+    def _stopping(self) -> None:
+        """Stop is about to be raised: the script gets some time to come to its end."""
+        if not any(one.rang for one in self._alarms):
+            for one in self._alarms:
+                one.cancel()
+            self._arm(alarm.PATIENCE, "steps")
+
+    def _swallowed(self) -> None:
+        self._end_firmly(
+            "the script caught the stop (a bare `except:` or `except BaseException`) and trained on: it was ended on "
+            "the spot, without its own cleanup and atexit functions",
+            "steps",
+        )
+
+    # --- the ends -----------------------------------------------------------------------------------------------------
+
+    def _close(self, outcome: Outcome, patience: float) -> int | None:
+        """Make the profile whole, write it, report; the status to exit with, None when that was done before."""
+        if not next(self._ticket, False):
+            return None
+        for one in self._alarms:
+            one.cancel()
+        profile = self._children.merged(self._recording.end(outcome.how))
+        met = self._ranks.merged(profile, patience)
+        self._recording.remove()
+        self._streams.reclaim()
+        if met is None:
+            return outcome.status or 0
+        profile = self._noted(*met)
+        if self._file is not None:
+            try:
+                self._file.write(profile)
+            except ProfileError as error:
+                self._fault = error
+        return self._report(profile, outcome.status)
+
+    def _noted(self, profile: Profile, missing: list[int]) -> Profile:
+        from dataclasses import replace
+
+        if missing:
+            ranks = ", ".join(map(str, missing))
+            profile = replace(profile, notes=(*profile.notes, f"not heard of in time, and not counted: rank {ranks}"))
+        return self._scratch.told(profile) if self._scratch is not None else profile
+
+    def _end_firmly(self, note: str, how: str) -> None:
+        """From where the script cannot catch anything: report, and end the process."""
+        self._recording.note(note)
+        status = self._close(Outcome(how), SHORT)
+        if status is not None:
+            self._leave_at_once(status)
+
+    def _killed(self, number: int) -> None:
+        """A signal that would have ended the plain run."""
+        self._deadly = number
+        import signal
+
+        self._recording.note(f"ended by {signal.Signals(number).name}")
+        try:
+            status = self._close(Outcome("interrupted", 128 + number), 0.0)
+        finally:
+            pass
+        if status is not None:
+            self._flush()
+            die_by(number)
+
+    def _exits(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
+        def _exit(status: int) -> Any:
+            if os.getpid() == self._owner:
+                self._recording.note(f"the script ended itself by os._exit({status})")
+                told = self._close(Outcome("exception" if status else "finished", status or None), SHORT)
+                if told is not None:
+                    self._leave_at_once(told)
+            return original(status)
+
+        return _exit
+
+    def _is_clear(self) -> bool:
+        """Whether the process can end as usual: no thread of a stopped script is left, and no process group."""
+        if not self._recording.stopped:
+            return True
+        others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+        return not others and self._ranks.leave(TIMEOUT)
+
+    def _leave_at_once(self, status: int) -> None:
+        if self._fault is not None:
+            sys.stderr.write(f"amp-doctor: {self._fault}\n")
+            status = 2
+        self._flush()
+        self._children.close()
+        self._exit(status)
+
+    @staticmethod
+    def _flush() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+
+
+def _without_stop(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A thread that was stopped has nothing to say about it."""
+
+    def excepthook(args: Any) -> Any:
+        if not issubclass(args.exc_type, Stop):
+            original(args)
+
+    return excepthook
