@@ -106,8 +106,9 @@ def _check(options: dict[str, Any]) -> None:
     named = [(f"--{key}", os.path.abspath(options[key])) for key in ("profile", "output") if options[key]]  # noqa: PTH100
     if len({path for _, path in named}) < len(named):
         raise click.UsageError("--profile and --output name the same file")
-    for option, path in named:
-        _check_writable(option, path)
+    if options["output"]:
+        # That of --profile is tried by the runner, likewise before the script.
+        _check_writable("--output", os.path.abspath(options["output"]))  # noqa: PTH100
 
 
 def _check_writable(option: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Exponent histogram -> a bar between the limits of a number format; a list of losses -> a sparkline."""
+"""Exponent histogram -> a bar between the limits of float16; a list of losses -> a sparkline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from amp_doctor.numerics.formats import FP16
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amp_doctor.numerics.formats import Format
     from amp_doctor.numerics.histogram import ExponentHistogram
     from amp_doctor.report.text import Line
 
@@ -24,11 +23,10 @@ SPARK_MARKS = {"nan": "x", "inf": "^"}
 
 @dataclass(frozen=True, slots=True)
 class Ruler:
-    """Exponents from 2^LOWEST to 2^HIGHEST in columns of `step`, parted where `to` changes what it keeps."""
+    """Exponents from 2^LOWEST to 2^HIGHEST in columns of `step`, parted where float16 changes what it keeps."""
 
     step: int
     glyphs: str = BLOCKS
-    to: Format = FP16
 
     @classmethod
     def within(cls, room: int, glyphs: str = BLOCKS) -> Ruler:
@@ -39,7 +37,7 @@ class Ruler:
     @property
     def zones(self) -> tuple[tuple[int, int, str], ...]:
         """First exponent, first exponent beyond, and style: lost, subnormal, normal, overflowing."""
-        zero, normal, over = self.to.min_subnormal_exponent - 1, self.to.min_exponent, self.to.max_exponent + 1
+        zero, normal, over = FP16.min_subnormal_exponent - 1, FP16.min_exponent, FP16.max_exponent + 1
         return (
             (LOWEST, zero, "error"),
             (zero, normal, "warning"),

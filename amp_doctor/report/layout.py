@@ -23,7 +23,7 @@ def labelled(label: str, text: str, style: str, width: int, room: int = 5) -> li
     """`  label: text`, continued below the text; `room` columns are kept for the label."""
     parts = wrap(clean(text), max(width - room - 5, NARROWEST))
     return [
-        [(f"  {label + ':' if first else '':{room}} ", "dim"), (part, style)]
+        [(f"  {clean(label) + ':' if first and label else '':{room}} ", "dim"), (part, style)]
         for first, part in ((index == 0, part) for index, part in enumerate(parts))
     ]
 

@@ -51,7 +51,7 @@ def _others(rest: list[Finding], width: int) -> list[Line]:
     if not rest:
         return []
     names = [clean(finding.layer or place(finding)) for finding in rest]
-    beyond = f", and {counted(len(names) - NAMED, 'more')}".replace("mores", "more") if len(names) > NAMED else ""
+    beyond = f", and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return labelled("also", ", ".join(names[:NAMED]) + beyond, "", width)
 
 
@@ -61,7 +61,9 @@ def closing(sheet: Sheet) -> list[Line]:
 
     findings = list(sheet.findings)
     steps = counted(sheet.profile.steps.attempted, "step")
+    if not findings and not sheet.profile.steps.attempted:
+        return [[("Without a step there was nothing to judge.", "warning")]]
     if not findings:
-        return [[(f"Nothing was found wrong in {steps}.", "good" if sheet.profile.steps.attempted else "warning")]]
+        return [[(f"Nothing was found wrong in {steps}.", "good")]]
     worst = max(findings, key=lambda finding: finding.severity.rank).severity.value
     return [[(f"Found {counted(len(findings), 'finding')} ({by_severity(findings)}) in {steps}.", worst)]]

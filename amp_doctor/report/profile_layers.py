@@ -53,8 +53,8 @@ class Judged:
 
     @property
     def rank(self) -> tuple[int, bool, bool, float, float]:
-        """Findings weigh most, then NaN, then what is to be kept in FP32, then what a cast loses."""
-        return (self.accused, self.nonfinite, self.kept, max(self.lost, self.amax >= FP16.max), self.amax)
+        """Findings weigh most, then NaN, then what is to be kept in FP32, then what a cast of gradients loses."""
+        return (self.accused, self.nonfinite, self.kept, self.lost, self.amax)
 
 
 def layers_lines(sheet: Sheet) -> list[Line]:
@@ -99,7 +99,7 @@ def _legend(sheet: Sheet) -> list[Line]:
     words = (
         f"A bar counts values by exponent, between the limits of float16; gradients times {scale(sheet.scale_drawn)} "
         f"({which}). Numbers: the share of a gradient that a cast rounds to zero at each loss scale, "
-        "inf where it overflows."
+        "inf where it overflows. What lies beyond an end of the bar is counted at that end."
     )
     return [*paragraph(words, sheet.width, style="dim"), []]
 
@@ -108,9 +108,12 @@ def _axis(ruler: Ruler, scales: list[tuple[str, float]]) -> list[Line]:
     """Two lines: names of the columns; the borders of the zones, and the scales below those names."""
     names = "".join(f"{name:>{COLUMN}}" for name, _ in scales)
     values = "".join(f"{scale(value):>{COLUMN}}" for _, value in scales)
+    heading = f"{ruler.heading():{ruler.width}}"
+    # The last limit may stick out into the blanks before the first number.
+    values = values[len(heading) - ruler.width :]
     return [
         [(f"{'':{2 + LABEL + ruler.width}}{names}", "dim")],
-        [(f"  {'':{LABEL}}{ruler.heading():{ruler.width}}{values}", "dim")],
+        [(f"  {'':{LABEL}}{heading}{values}", "dim")],
     ]
 
 
@@ -200,5 +203,6 @@ def _rest(judged: list[Judged], shown: int, width: int) -> list[Line]:
     if trouble := sum(one.matters for one in rest):
         words += f", {trouble} of them with something to say"
     if any(role in one.layer.sites for one in rest for role in GRADIENTS):
-        words += f"; at most {share(max(one.lost for one in rest))} of a gradient is lost there at scale 1"
+        most = max(one.lost for one in rest)
+        words += f"; {f'at most {share(most)}' if most else 'nothing'} of a gradient is lost there at scale 1"
     return paragraph(f"{words}.", width, style="dim")

@@ -63,11 +63,13 @@ def verdict(sheet: Sheet) -> list[Line]:
     scaled, kept = _scale_words(advice.loss_scale), advice.keep_fp32
     if advice.dtype == "float16":
         row("init_scale", scaled)
+        label, words = "in float32", "{}: {}"
     else:
-        row("loss scale", f"none, {advice.dtype} needs none")
-        row("(float16)", f"would take init_scale {scaled}")
+        row("init_scale", f"none, {advice.dtype} needs none")
+        row("float16?", f"init_scale {scaled}")
+        label, words = "", "would need {} in float32: {}"
     for index, one in enumerate(kept[:NAMED]):
-        row("" if index or advice.dtype != "float16" else "in float32", f"{one.layer} in float32: {one.reason}")
+        row("" if index else label, words.format(one.layer, one.reason))
     if len(kept) > NAMED:
         out.append([(f"{'':14}and {counted(len(kept) - NAMED, 'more layer')}, named in the snippet", "dim")])
     if advice.reasons:
@@ -79,6 +81,8 @@ def verdict(sheet: Sheet) -> list[Line]:
 
 
 def _scale_words(told: LossScale) -> str:
+    if told.admissible is None and not told.needed:
+        return "not known, as no gradient was seen"
     if told.admissible is None:
         return "none: no scale keeps the small gradients without overflow of the large ones"
     low, high = (scale(end) for end in told.admissible)
