@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class LossScale:
     """Whether float16 needs a loss scale, the one to start with, and the powers of two that are admissible.
 
-    `admissible` is None when no scale is: then `init_scale` is None too. `at_least` is the smallest scale that keeps the
-    gradients that matter, 1.0 when none is needed.
+    `admissible` is None when no scale is: then `init_scale` is None too. `at_least` is the smallest scale that keeps
+    the gradients that matter, 1.0 when none is needed.
     """
 
     needed: bool
@@ -29,7 +29,7 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True)
 class KeepFP32:
-    """A layer to leave out of autocast, and why."""
+    """A layer to leave out of float16 autocast, and why."""
 
     layer: str
     reason: str
@@ -39,9 +39,9 @@ class KeepFP32:
 class Recommendation:
     """dtype: float16, bfloat16 or float32. opt_level: O0 to O3, apex's words for what `snippet` says in today's API.
 
-    `loss_scale` is about float16, also when another dtype is recommended. `memory` maps each opt level to an estimate in
-    bytes, `speed` holds words: `expectation` and its `reason`. `confidence` is high, medium or low; `reasons` say what the
-    verdict rests on, `would_change` what would overturn it.
+    `loss_scale` and `keep_fp32` are about float16, also when another dtype is recommended. `memory` maps each opt level
+    to an estimate in bytes, `speed` holds words: `expectation` and its `reason`. `confidence` is high, medium or low;
+    `reasons` say what the verdict rests on, `would_change` what would overturn it.
     """
 
     dtype: str

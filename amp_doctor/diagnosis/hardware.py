@@ -1,0 +1,65 @@
+"""What the machine makes of a reduced precision, as one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Device, Profile
+
+# Below these a step waits for launches, not for arithmetic.
+SMALL_PRODUCT = 256
+SMALL_MODEL = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`float16` and `bfloat16`: worth using here. `known`: a GPU was seen; else the advice is for one unseen."""
+
+    name: str
+    float16: bool
+    bfloat16: bool
+    known: bool
+    expectation: str
+    reason: str
+
+
+def machine(device: Device) -> Machine:
+    """What is known of a device. FP16 Tensor Cores begin at capability 7.0, native BF16 at 8.0."""
+    name = device.name or device.kind or "unknown"
+    if device.kind != "cuda":
+        emulated = device.kind == "cpu" and not device.native_bf16
+        reason = (
+            "reduced precision is emulated on this CPU and slower than FP32; the advice is for a GPU"
+            if emulated
+            else "not measured on a GPU; Tensor Cores (compute capability 7.0 and later) make large products faster"
+        )
+        return Machine(name, True, True, False, "slower here" if emulated else "depends on the GPU", reason)
+    capability = device.capability or (0, 0)
+    if capability < (7, 0) or "GTX 16" in device.name:
+        return Machine(
+            name, False, False, True, "none", f"{name} has no Tensor Cores: FP16 is not faster than FP32 there"
+        )
+    if device.native_bf16:
+        reason = f"{name} has Tensor Cores for FP16 and BF16; the larger the matrix products the more they gain"
+        return Machine(name, True, True, True, "1.2 to 3 times faster", reason)
+    reason = f"{name} has Tensor Cores for FP16 and only emulates BF16"
+    return Machine(name, True, False, True, "1.2 to 3 times faster", reason)
+
+
+def speed(profile: Profile) -> dict[str, str]:
+    """What to expect of reduced precision, in words, and why."""
+    here = machine(profile.device)
+    size = profile.memory
+    small = 0 < size.parameters < SMALL_MODEL and 0 < size.widest < SMALL_PRODUCT
+    if small and here.expectation != "none":
+        reason = (
+            f"small: {size.parameters:,} parameters, the longest product contracts {size.widest} elements; such a step "
+            "waits for launches, and casts add some"
+        )
+        return {
+            "expectation": "little or none" if here.known else here.expectation,
+            "reason": reason if here.known else f"{here.reason}; the model is {reason}",
+        }
+    return {"expectation": here.expectation, "reason": here.reason}

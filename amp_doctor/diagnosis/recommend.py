@@ -1,0 +1,123 @@
+"""Profile -> Recommendation: arithmetic on what was counted, and a table of what the machine can do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from amp_doctor.diagnosis.activations import float32_under_autocast, makes_half
+from amp_doctor.diagnosis.facts import Facts, facts
+from amp_doctor.diagnosis.grounds import confidence, reasons, would_change
+from amp_doctor.diagnosis.hardware import machine, speed
+from amp_doctor.diagnosis.memory import memory
+from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
+from amp_doctor.diagnosis.scale import Verdict, few, loss_scale
+from amp_doctor.diagnosis.snippet import snippet
+from amp_doctor.diagnosis.words import count, listed, magnitude
+
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Profile
+
+_TF32 = (8, 0)
+
+
+def recommend(profile: Profile) -> Recommendation:
+    """What to use. `loss_scale` and `keep_fp32` say what float16 would need, whichever dtype is recommended."""
+    known = facts(profile)
+    layers = len({one.layer.name for one in known.gradients})
+    verdict = loss_scale(known.gradients, layers)
+    forward = _forward_overflow(known)
+    keep = _merged(forward, verdict.exempt)
+    fits = verdict.loss_scale.admissible is not None and few(len(keep), layers)
+    dtype, why = _dtype(known, fits, keep, verdict)
+    shown = keep if fits else ()
+    found = Recommendation(
+        dtype=dtype,
+        opt_level="O0" if dtype == "float32" else "O1",
+        loss_scale=verdict.loss_scale,
+        keep_fp32=shown,
+        memory=memory(profile),
+        speed=speed(profile),
+        confidence=confidence(known, verdict),
+        reasons=(why, *reasons(known, verdict, keep)),
+        would_change=would_change(known, dtype),
+    )
+    half_weights = bool(set(profile.precision.weights) & set(HALF))
+    tf32 = (profile.device.capability or (0, 0)) >= _TF32
+    return replace(found, snippet=snippet(found, profile.device.kind, half_weights=half_weights, tf32=tf32))
+
+
+def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdict) -> tuple[str, str]:
+    """The dtype, and the sentence that says why."""
+    profile, here = known.profile, machine(known.profile.device)
+    if not known.gradients:
+        return "float32", "no gradient was counted, so nothing can be said about a reduced precision"
+    if profile.first_nonfinite is not None and not (known.use.float16 or known.use.bfloat16):
+        return "float32", f"the run in FP32 already meets {profile.first_nonfinite.value}: mend that first"
+    if not here.float16:
+        return "float32", here.reason
+    healthy = fits and not keep
+    if here.known and here.bfloat16:
+        if known.use.float16 and healthy and not _skips_to_the_end(profile):
+            return "float16", "the script runs in FP16 already, and nothing is lost that a scaler would not save"
+        return "bfloat16", f"{here.name} has native BF16, which needs no loss scale"
+    if healthy:
+        return "float16", "every gradient that matters fits FP16 at one loss scale, and every output fits as it is"
+    if here.known:
+        if fits:
+            return (
+                "float16",
+                f"FP16 fits once {listed([one.layer for one in keep])} stay in FP32; BF16 is emulated here",
+            )
+        return "float32", f"FP16 fits at no loss scale or in too few layers, and {here.name} only emulates BF16"
+    return "bfloat16", _against_float16(fits, keep, verdict)
+
+
+def _against_float16(fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdict) -> str:
+    names = listed([one.layer for one in keep])
+    if fits:
+        return f"BF16 has the range of FP32; FP16 would need {names} in FP32"
+    if verdict.loss_scale.admissible is None:
+        return "BF16 has the range of FP32; in FP16 no loss scale fits all layers"
+    return f"BF16 has the range of FP32; in FP16 {count(len(keep), 'layer')} would overflow ({names})"
+
+
+def _forward_overflow(known: Facts) -> tuple[KeepFP32, ...]:
+    """The layers whose output float16 cannot hold, and matrix products that would read it."""
+    found = []
+    for peak in known.peaks:
+        if peak.overflows:
+            amount = (
+                f"{peak.what} reaches {magnitude(peak.amax)}" if not peak.infinite else f"{peak.what} came out infinite"
+            )
+            found.append(KeepFP32(peak.layer, f"{amount}; FP16 ends at 65504"))
+            reader = _reader(known.profile, peak.layer)
+            if reader is not None:
+                found.append(KeepFP32(reader, f"it reads {peak.layer}, whose values FP16 cannot hold"))
+    return _merged(tuple(found))
+
+
+def _reader(profile: Profile, name: str) -> str | None:
+    """The matrix product called next, unless a class that autocast keeps in float32 comes between."""
+    start = next((layer.order for layer in profile.layers if layer.name == name), None)
+    if start is None:
+        return None
+    after = sorted((one for one in profile.layers if one.order > start), key=lambda one: one.order)
+    for layer in after:
+        if float32_under_autocast(layer) or name.startswith(f"{layer.name}."):
+            return None
+        if makes_half(layer):
+            return layer.name
+    return None
+
+
+def _merged(*parts: tuple[KeepFP32, ...]) -> tuple[KeepFP32, ...]:
+    found: dict[str, KeepFP32] = {}
+    for one in (one for part in parts for one in part):
+        found.setdefault(one.layer, one)
+    return tuple(found.values())
+
+
+def _skips_to_the_end(profile: Profile) -> bool:
+    return bool(profile.scaler) and profile.scaler[-1].found_inf

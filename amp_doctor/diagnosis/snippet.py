@@ -1,0 +1,104 @@
+"""The recommendation as code to paste, in today's API (`apex.amp` and its opt levels are gone since May 2025)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp_doctor.diagnosis.words import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amp_doctor.diagnosis.recommendation import Recommendation
+
+_KINDS = ("cuda", "mps", "xpu")
+
+
+def snippet(recommendation: Recommendation, kind: str, *, half_weights: bool, tf32: bool) -> str:
+    """Code around the names `model`, `optimizer`, `criterion` and `loader`, for the device type `kind`."""
+    device = kind if kind in _KINDS else "cuda"
+    before: list[str] = []
+    if half_weights:
+        before.append(
+            "model.float()  # weights in FP32, before the optimizer is built: autocast casts what may be half"
+        )
+    if recommendation.dtype == "float16":
+        before += _scaler(recommendation, device)
+        if recommendation.keep_fp32:
+            before += _islands([one.layer for one in recommendation.keep_fp32], device)
+        loop = _float16(device)
+    elif recommendation.dtype == "bfloat16":
+        loop = _bfloat16(device)
+    else:
+        before += ['torch.set_float32_matmul_precision("high")  # TF32 in matrix products'] if tf32 else []
+        loop = _float32()
+    return "\n".join(["import torch", "", *before, *([""] if before else []), *loop]) + "\n"
+
+
+def _scaler(recommendation: Recommendation, device: str) -> list[str]:
+    start = recommendation.loss_scale.init_scale
+    if start is None:
+        return [f'scaler = torch.amp.GradScaler("{device}")']
+    return [f'scaler = torch.amp.GradScaler("{device}", init_scale=2.0**{round(start).bit_length() - 1})']
+
+
+def _islands(names: Sequence[str], device: str) -> list[str]:
+    return [
+        "",
+        f"# Stays in FP32: {listed(list(names))}. Where you call such a layer yourself, this is the same:",
+        f'#     with torch.autocast("{device}", enabled=False):',
+        "#         y = layer(x.float())",
+        "def run_in_float32(layer):",
+        "    forward = layer.forward",
+        "",
+        "    def in_float32(*inputs, **options):",
+        f'        with torch.autocast("{device}", enabled=False):',
+        "            floats = (x.float() if torch.is_tensor(x) and x.is_floating_point() else x for x in inputs)",
+        "            return forward(*floats, **options)",
+        "",
+        "    layer.forward = in_float32",
+        "",
+        f"for name in [{', '.join(_quoted(name) for name in names)}]:",
+        "    run_in_float32(model.get_submodule(name))",
+    ]
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _float16(device: str) -> list[str]:
+    return [
+        "for x, y in loader:",
+        "    optimizer.zero_grad(set_to_none=True)",
+        f'    with torch.autocast("{device}", dtype=torch.float16):',
+        "        loss = criterion(model(x), y)",
+        "    scaler.scale(loss).backward()",
+        "    scaler.unscale_(optimizer)  # only needed before clipping",
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # only if you clip",
+        "    scaler.step(optimizer)",
+        "    scaler.update()",
+    ]
+
+
+def _bfloat16(device: str) -> list[str]:
+    return [
+        "for x, y in loader:",
+        "    optimizer.zero_grad(set_to_none=True)",
+        f'    with torch.autocast("{device}", dtype=torch.bfloat16):  # no GradScaler: BF16 has the range of FP32',
+        "        loss = criterion(model(x), y)",
+        "    loss.backward()",
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # only if you clip",
+        "    optimizer.step()",
+    ]
+
+
+def _float32() -> list[str]:
+    return [
+        "for x, y in loader:  # no autocast and no GradScaler",
+        "    optimizer.zero_grad(set_to_none=True)",
+        "    loss = criterion(model(x), y)",
+        "    loss.backward()",
+        "    optimizer.step()",
+    ]
