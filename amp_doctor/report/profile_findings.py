@@ -23,8 +23,8 @@ def findings_lines(sheet: Sheet) -> list[Line]:
         groups.setdefault(finding.code, []).append(finding)
     out: list[Line] = []
     for code, group in groups.items():
-        for finding in group[:IN_FULL]:
-            out += _finding(finding, sheet.width)
+        for index, finding in enumerate(group[:IN_FULL]):
+            out += [*([[]] if index else []), *_finding(finding, sheet.width)]
         out += _others(group[IN_FULL:], sheet.width)
         out += [*labelled("more", f"amp-doctor explain {code}", "dim", sheet.width), []]
     return out

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # As many layers as fit on a screen; where nothing is wrong three show what healthy looks like.
 SHOWN, HEALTHY = 6, 3
-# A layer matters from here on: one per cent of a gradient lost, or less than a factor 8 below overflow.
+# What is pointed out: one per cent of a gradient lost; less than a factor 8 below overflow; updates lost to rounding.
 LOST = 0.01
 CLOSE = FP16.overflow_threshold / 8
 SWALLOWED = 0.1
@@ -49,7 +49,7 @@ class Judged:
     @property
     def matters(self) -> bool:
         """Whether there is anything to say about it beyond that it is well."""
-        return bool(self.accused or self.nonfinite or self.kept) or self.lost >= LOST or self.amax >= CLOSE
+        return bool(self.accused or self.nonfinite or self.kept) or self.lost >= LOST
 
     @property
     def rank(self) -> tuple[int, bool, bool, float, float]:
@@ -201,7 +201,7 @@ def _rest(judged: list[Judged], shown: int, width: int) -> list[Line]:
         return []
     words = f"{counted(len(rest), 'layer is', 'layers are')} not shown"
     if trouble := sum(one.matters for one in rest):
-        words += f", {trouble} of them with something to say"
+        words += f", {trouble} of which lose gradients or have findings"
     if any(role in one.layer.sites for one in rest for role in GRADIENTS):
         most = max(one.lost for one in rest)
         words += f"; {f'at most {share(most)}' if most else 'nothing'} of a gradient is lost there at scale 1"
