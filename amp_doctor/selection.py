@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # checked must not look clean. Ignoring these codes by name is possible all the same.
 ALWAYS = frozenset({"AMP001", "AMP003", "AMP004"})
 OPT_IN = "AMP9"
+# Found in a profile, never in source.
+PROBED = "AMP6"
 
 _CODE = re.compile(r"AMP\d{0,3}")
 

@@ -139,6 +139,7 @@ def test_what_is_not_understood_is_told() -> None:
         "x = 1  # noqa: AMP201, AMP002\n",
         "x = 1  # amp-doctor: ignore[AMP201] # noqa\n",
         "# amp-doctor: ignore-file[AMP002]\nx = 1  # noqa: AMP201\n",
+        "x = 1  # amp-doctor: ignore[AMP601, AMP6, dead-loss-scale]\n",
     ],
 )
 def test_what_is_never_told(code: str) -> None:

@@ -1,12 +1,13 @@
 """What a probed run has seen, as a value: it merges over steps and ranks, and goes to JSON and back.
 
-`a + b` is associative and commutative (losses up to rounding), and `Profile()` is its zero. All magnitudes are in true
-units: a gradient seen under a loss scale of 2^k is filed as if it had been 1.
+`a + b` is associative and commutative (losses up to rounding, and where all saw the same number of steps), and
+`Profile()` is its zero. All magnitudes are in true units: a gradient seen under a loss scale of 2^k is filed as if it had
+been 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -236,10 +237,10 @@ class Profile:
             return self
         if self == Profile():
             return other
-        first = min(self, other, key=lambda profile: (profile.command, profile.script, profile.mode, profile.torch))
+        first = min(self, other, key=_title)
         return replace(
             first,
-            steps=max(self.steps, other.steps, key=lambda steps: (steps.attempted, steps.taken, steps.requested)),
+            steps=max(self.steps, other.steps, key=lambda steps: (steps.attempted, steps.taken, astuple(steps))),
             optimizers=_optimizers(self.optimizers, other.optimizers),
             ended=max(self.ended, other.ended, key=ENDS.index),
             ranks=self.ranks + other.ranks,
@@ -255,7 +256,7 @@ class Profile:
                 tuple(sorted({*self.precision.weights, *other.precision.weights})),
                 self.precision.calibrated or other.precision.calibrated,
             ),
-            memory=max(self.memory, other.memory, key=lambda memory: (memory.parameters, memory.saved_bytes or 0)),
+            memory=max(self.memory, other.memory, key=lambda one: (one.parameters, one.saved_bytes or 0, repr(one))),
             notes=tuple(sorted({*self.notes, *other.notes})),
         )
 
@@ -288,7 +289,8 @@ def _optimizers(a: tuple[OptimizerLog, ...], b: tuple[OptimizerLog, ...]) -> tup
     """Ranks have the same optimizers in the same order."""
     pairs = zip_longest(a, b)
     return tuple(
-        max(filter(None, pair), key=lambda log: (log.attempted, log.taken, log.name, log.parameters)) for pair in pairs
+        max(filter(None, pair), key=lambda log: (log.attempted, log.taken, log.name, log.parameters, repr(log)))
+        for pair in pairs
     )
 
 
@@ -309,5 +311,10 @@ def _losses(a: Profile, b: Profile) -> tuple[float, ...]:
     )
 
 
-def _age(met: FirstNonfinite) -> tuple[int, int, str]:
-    return (met.step, PHASES.index(met.phase) if met.phase in PHASES else len(PHASES), met.layer)
+def _age(met: FirstNonfinite) -> tuple[int, int, str, str]:
+    return (met.step, PHASES.index(met.phase) if met.phase in PHASES else len(PHASES), met.layer, repr(met))
+
+
+def _title(profile: Profile) -> tuple[object, ...]:
+    """What two ranks of one run agree on; the rest of the order is only there so that a merge has no sides."""
+    return (profile.command, profile.script, profile.mode, profile.torch, repr(profile.device))

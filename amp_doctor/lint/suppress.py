@@ -14,7 +14,7 @@ from amp_doctor import catalog
 from amp_doctor.finding import Applicability, Edit, Finding, Fix, Severity, Span
 from amp_doctor.lint.logical import layout
 from amp_doctor.lint.source import byte_offset, line_starts
-from amp_doctor.selection import stands_for
+from amp_doctor.selection import PROBED, stands_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -150,6 +150,8 @@ def _unused(
             # After noqa a word we do not know is another tool's, unless it starts like ours.
             if not pragma.noqa or _OURS.match(word):
                 unknown.append(word)
+        elif all(code.startswith(PROBED) for code in meant):
+            continue  # what the probe finds, lint cannot miss
         elif (pragma, word) not in used and UNUSED not in meant and all(map(enabled, meant)):
             idle.append(word)
     if not unknown and not idle:
