@@ -85,7 +85,8 @@ def _half(layer: Layer, guessed: bool, profile: Profile, use: InUse) -> bool:
 def _inside(layer: Layer, called: Iterable[Layer]) -> list[Layer]:
     """The layers called inside this one; a root that bears the name of its class holds every layer before it."""
     start = f"{layer.name}."
-    inside = [one for one in called if one.name.startswith(start)]
+    # What only holds weights for its parent (the projection of torch's attention) is never called, and comes last.
+    inside = [one for one in called if one.name.startswith(start) and one.order < layer.order]
     if not inside and layer.name == layer.type and layer.type not in _FOLLOWS:
         if makes_half(layer) or float32_under_autocast(layer):
             return []

@@ -46,11 +46,12 @@ _PLAIN = {Tensor, torch.nn.Parameter, torch.nn.Buffer} if hasattr(torch.nn, "Buf
 
 def flat(value: Tensor) -> Tensor:
     """The elements in one dimension, without a copy when they lie densely in any order (channels_last, transposed)."""
-    if value.is_contiguous():
-        return value.view(-1)
-    if torch.ops.aten.is_non_overlapping_and_dense(value):
+    if value.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(value):
+        # Not view(-1): a tensor of one element may have any stride, and keep it.
         return value.as_strided((value.numel(),), (1,), value.storage_offset())
-    return value.reshape(-1)
+    plain = value.reshape(-1)
+    # The gradient of a sum is one element that is repeated; bits can only be viewed in elements that lie side by side.
+    return plain if plain.is_contiguous() else plain.contiguous()
 
 
 def fields(values: Tensor) -> tuple[Tensor, int]:

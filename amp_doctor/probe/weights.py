@@ -46,7 +46,7 @@ class Weights:
     def count_all(self, model: Any) -> None:
         """Count the weights of a model as it starts."""
         for parameter in model.parameters():
-            self._count(parameter)
+            self._count(parameter, "weight")
 
     def before(self, optimizer: Optimizer) -> None:
         """Keep what the parameters of an optimizer are before its step."""
@@ -72,15 +72,15 @@ class Weights:
                 values = countable(parameter)
                 record = self._session.names.owner(parameter)
                 if values is not None and self._session.wanted(record):
-                    self._count(parameter)
+                    self._count(parameter, "optimizer")
                     new = part(values)
                     self._update(parameter, old, new, self._session.tally(record, UPDATE, new.numel() < values.numel()))
 
-    def _count(self, parameter: Any) -> None:
+    def _count(self, parameter: Any, phase: str) -> None:
         record = self._session.names.owner(parameter)
         values = countable(parameter)
         if values is not None and self._session.wanted(record):
-            self._session.count(record, WEIGHT, values, "weight")
+            self._session.count(record, WEIGHT, values, phase)
 
     def _update(self, parameter: Any, old: Tensor, new: Tensor, tally: Any) -> None:
         moved = new.double() - old.double() if new.dtype is torch.float64 else new.float() - old.float()
