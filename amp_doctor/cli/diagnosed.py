@@ -63,8 +63,8 @@ class Destination:
         color = output is None and colored(options["color"], sys.stdout)
         return cls(options["output_format"], output, color, width(), os.getcwd())  # noqa: PTH109
 
-    def deliver(self, profile: Profile, fail_on: str) -> int:
-        """Diagnose, report, and tell the status that the findings ask for."""
+    def deliver(self, profile: Profile, fail_on: str, before: str = "") -> int:
+        """Diagnose, report, and tell the status that the findings ask for; `before` parts a text from what precedes."""
         from amp_doctor.diagnosis.recommend import recommend
         from amp_doctor.diagnosis.symptoms import findings
 
@@ -75,7 +75,7 @@ class Destination:
         else:
             if isinstance(sys.stdout, io.TextIOWrapper):
                 sys.stdout.reconfigure(encoding="utf-8" if self.style == "json" else None, errors="backslashreplace")
-            write(text)
+            write(before + text if self.style == "text" else text)
         order = FAIL_ON[: FAIL_ON.index(fail_on) + 1] if fail_on != "never" else ()
         return int(any(finding.severity in order for finding in found))
 

@@ -145,7 +145,7 @@ def _reporter(destination: Destination, line: StepLine, fail_on: str) -> Callabl
         """Print the report; the script's own failure outweighs what was found."""
         line.close()
         try:
-            status = destination.deliver(profile, fail_on)
+            status = destination.deliver(profile, fail_on, before="\n")
         except (AmpDoctorError, click.ClickException) as error:
             complain(str(error) if isinstance(error, AmpDoctorError) else error.format_message())
             status = error.exit_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import frexp, isfinite
 
 # Loss scales beyond this are easier to read as powers.
-PLAIN_SCALE = 2**17
+PLAIN_SCALE = 2**19
 
 
 def share(part: float) -> str:

@@ -88,7 +88,8 @@ def _scale_words(told: LossScale) -> str:
     low, high = (scale(end) for end in told.admissible)
     span = f"{low} to {high} are admissible" if low != high else f"{low} alone is admissible"
     start = scale(told.init_scale) if told.init_scale is not None else "not given"
-    return f"{start}; {span}" if told.needed else f"{start}, though 1 would do; {span}"
+    spare = "" if told.needed or told.init_scale == 1 else ", though 1 would do"
+    return f"{start}{spare}; {span}"
 
 
 def _first(met: FirstNonfinite) -> tuple[str, str]:

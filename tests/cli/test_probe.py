@@ -143,7 +143,7 @@ def test_exit_status(runner: Runner, sick: bool, script_status: int | None, argu
     runner.profile, runner.status = (SICK if sick else WELL), script_status
     done = amp_doctor("probe", *arguments, "train.py")
     assert (done.status, done.err) == (status, "")
-    assert done.out.startswith("Verdict: ")
+    assert done.out.startswith("\nVerdict: ")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_script_may_fail_on_what_its_terminal_lacks(here: Path) -> None:
     assert "UnicodeEncodeError: 'ascii' codec can't encode characters" in done.stderr
     assert done.stderr == alone.stderr
     told = done.stdout.removeprefix(alone.stdout)
-    assert told.startswith("The script failed with an exception, after 9 steps of 20.\n\nVerdict: ")
+    assert told.startswith("\nThe script failed with an exception, after 9 steps of 20.\n\nVerdict: ")
     assert told.isascii()
 
 

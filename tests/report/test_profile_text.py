@@ -71,7 +71,7 @@ def test_layers_have_bars_between_the_limits_of_float16() -> None:
     assert (
         shown
         == """\
-                                                             plain in use to use
+                                                             plain in use   best
                       lost 2^-25| sub  |2^-14 normal   |2^16     1   8192   8192
 
   decoder.wo  Linear  model.py:41
@@ -252,10 +252,11 @@ def test_layers_with_findings_come_before_all_others() -> None:
     )
 
 
-def test_nan_and_infinities_are_counted_beside_the_bar() -> None:
-    sick = Layer("head", "Linear", None, 1, {"activation": Site("float16", replace(normal(1), nan=5, positive_inf=2))})
-    text = report(replace(SICK, layers=(sick,)), (), replace(ADVICE, keep_fp32=()), width=120)
-    assert re.search(r"^  activation .*max \d+  5 NaN, 2 inf$", text, re.MULTILINE)
+def test_nan_and_infinities_are_counted_below_the_bar() -> None:
+    counts = replace(normal(1), nan=5, positive_inf=2)
+    sick = Layer("head", "Linear", None, 1, {"activation": Site("float16", counts)})
+    text = report(replace(SICK, layers=(sick,)), (), replace(ADVICE, keep_fp32=()))
+    assert re.search(r"^  activation .*max \d+\n              5 NaN, 2 inf$", text, re.MULTILINE)
 
 
 def test_a_gradient_that_overflows_at_a_scale_says_so() -> None:
@@ -264,11 +265,11 @@ def test_a_gradient_that_overflows_at_a_scale_says_so() -> None:
     assert re.search(r"^  weight grad .*       0    inf    inf$", text, re.MULTILINE)
 
 
-def test_without_a_scaler_gradients_are_drawn_at_the_scale_to_use() -> None:
+def test_without_a_scaler_gradients_are_drawn_at_the_best_scale() -> None:
     plain = replace(SICK, scaler=(), precision=Precision((), False, ("float32",), False))
     text = report(plain)
-    assert "gradients times 8192 (to use)" in " ".join(text.split())
-    assert "plain to use\n" in text
+    assert "gradients times 8192 (best)" in " ".join(text.split())
+    assert "plain   best\n" in text
     assert "  mode:    auto, nothing to calibrate: the script as written\n" in text
     none = report(plain, advice=replace(ADVICE, loss_scale=LossScale(True, None, None)))
     assert "gradients times 1 (plain)" in " ".join(none.split())
