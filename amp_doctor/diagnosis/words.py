@@ -29,8 +29,8 @@ def magnitude(value: float) -> str:
     """Three digits, thousands set apart, powers of ten without zeros: 71,234; 0.52; 3.1e-7."""
     size = abs(value)
     if size >= 1e7 or 0 < size < 1e-3:
-        mantissa, _, exponent = f"{value:.2g}".partition("e")
-        return f"{mantissa}e{int(exponent)}"
+        mantissa, _, exponent = f"{value:.1e}".partition("e")
+        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
     return f"{value:,.0f}" if size >= 100 else f"{value:.3g}"
 
 
