@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from amp_doctor.diagnosis.profile import ACTIVATION, ACTIVATION_GRAD
 from amp_doctor.probe.count import countable
 from amp_doctor.probe.operators import Operators
+from amp_doctor.probe.saved import others_hooked, in_backward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +86,9 @@ class Activations:
         with self._session.guard("activations"), torch._C.DisableTorchFunction():
             while self._stack.pop() is not module:
                 pass
-            if torch.is_grad_enabled() and self._session.counting and output is not None:
+            # A non-reentrant checkpoint runs again what was counted; a reentrant one ran without gradients before.
+            again = in_backward() and others_hooked()
+            if torch.is_grad_enabled() and self._session.counting and output is not None and not again:
                 self._count(module, output)
             if not self._stack:
                 self.rest()

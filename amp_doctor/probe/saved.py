@@ -6,6 +6,17 @@ import torch
 from torch import Tensor
 
 
+def others_hooked() -> bool:
+    """Whether the script's own hooks are in force: only the innermost are called, and a checkpoint needs its own."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is None or top(True) is not None
+
+
+def in_backward() -> bool:
+    """Whether a backward pass is under way in this thread: what runs forward in it is a recomputation."""
+    return torch._C._current_graph_task_id() != -1
+
+
 class SavedTensors:
     """Sees every tensor that is saved; hands it back as it is."""
 

@@ -21,7 +21,7 @@ from amp_doctor.probe.names import Names, Record
 from amp_doctor.probe.nonfinite import Nonfinite
 from amp_doctor.probe.operators import OperatorLog
 from amp_doctor.probe.patches import Patches
-from amp_doctor.probe.saved import SavedTensors
+from amp_doctor.probe.saved import SavedTensors, others_hooked, in_backward
 from amp_doctor.probe.scaler import Scalers
 from amp_doctor.probe.settings import AUTO, CALIBRATE, Settings, Stop
 from amp_doctor.probe.steps import Attempts, StepCounter
@@ -172,7 +172,8 @@ class Session:
         elif self.step in (1, 2, 5, 10):
             # Layers that were frozen at first.
             self.gradients.hook(module.parameters())
-        if self.step == min(1, self.settings.steps - 1) and self.counting and torch.is_grad_enabled():
+        measured = self.step == min(1, self.settings.steps - 1) and self.counting and torch.is_grad_enabled()
+        if measured and not in_backward() and not others_hooked():
             self._saved = SavedTensors()
             self._saved.start()
 
