@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 GRACE = 10.0
 # Seconds that a script has to end after its last step: a final checkpoint, the other threads, a last evaluation.
 PATIENCE = 60.0
+# Seconds in which a script whose time is up may reach the end of a step, the best place to stop it.
+RUNOUT = 1.0
 
 
 class Alarm(threading.Thread):
@@ -39,3 +41,8 @@ class Alarm(threading.Thread):
     def cancel(self) -> None:
         """There is no need any more."""
         self._cancelled.set()
+
+    def wait(self) -> None:
+        """Let a cancelled one come to its end."""
+        if threading.current_thread() is not self and self.is_alive():
+            self.join(1.0)

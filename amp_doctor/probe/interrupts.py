@@ -21,8 +21,8 @@ DEADLY = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasatt
 class Interrupts:
     """`die(signal)` is called when one arrives, unless the script has a handler of its own.
 
-    `stop_main` raises Stop in the thread that runs the script, after `expire()`; only while it is `open`. Our signal
-    handler does it where it can, because a signal also ends a sleep or a wait for a lock.
+    `stop_main` raises Stop in the thread that runs the script, only while it is `open`. Our signal handler does it
+    where it can, after `expire()`, because a signal also ends a sleep or a wait for a lock.
     """
 
     def __init__(self, die: Callable[[int], None], expire: Callable[[], object]) -> None:
@@ -57,7 +57,7 @@ class Interrupts:
             if signal.getsignal(number) == self._arrives and hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(self._thread, number)
                 return
-        self._expire()
+        # Its profile is made when the script has unwound: making it from here would race with the script.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Stop))
 
     def close(self) -> None:

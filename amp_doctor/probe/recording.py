@@ -38,7 +38,7 @@ class Recording:
         self._keep = keep
         self._kept_at = -INTERVAL
         self._notes: list[str] = []
-        self._ended = False
+        self._ended = self._expired = False
         self._bare: Profile | None = None
         self._writes = Writes(lambda: self.stopped)
         self._arrivals = Arrivals({"torch": self._begin, "safetensors.torch": self._writes.watch_safetensors})
@@ -69,6 +69,8 @@ class Recording:
 
     def end(self, how: str) -> Profile:
         """The profile, with all notes there are by now; the first call decides how the run ended."""
+        if self._expired and how in ("steps", "finished"):
+            how = "time-limit"
         if self.session is not None:
             return self._noted(self.session.end(how))
         if self._bare is None:
@@ -79,6 +81,10 @@ class Recording:
             )
             self._ends(self._bare)
         return self._noted(replace(self._bare, notes=(NO_TORCH,)))
+
+    def expire(self) -> None:
+        """From any thread: the time is up, and the next step is the last."""
+        self._expired = True
 
     def _begin(self) -> None:
         """Torch is there."""
@@ -110,3 +116,6 @@ class Recording:
         if self._keep is not None and self.session is not None and now - self._kept_at >= INTERVAL:
             self._kept_at = now
             self._keep(self._noted(self.session.snapshot()))
+        if self._expired and self.session is not None:
+            self.end("time-limit")
+            self.session.stop()

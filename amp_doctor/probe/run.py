@@ -112,6 +112,8 @@ class _Run:
                 die_by(self._deadly)
             if not self._is_clear():
                 self._leave_at_once(status)
+        for one in self._alarms:
+            one.wait()
         if self._fault is not None:
             raise self._fault
         return status
@@ -120,7 +122,7 @@ class _Run:
 
     def _set_up(self, stack: ExitStack) -> None:
         self._streams.open()
-        stack.callback(self._streams.reclaim)
+        stack.callback(self._streams.close)
         if self._scratch is not None:
             self._target = self._scratch.target(self._target)
             self._scratch.enter()
@@ -164,7 +166,17 @@ class _Run:
         def give_up() -> None:
             self._end_firmly(f"the script did not end within {one.grace:g} s after the stop, and was ended", how)
 
-        one = alarm.Alarm(seconds, self._interrupts.stop_main, give_up)
+        def interrupt() -> None:
+            if how == "time-limit":
+                self._recording.expire()
+                until = time.monotonic() + alarm.RUNOUT
+                while not self._recording.stopped and time.monotonic() < until:
+                    time.sleep(0.02)
+                if self._recording.stopped:
+                    return
+            self._interrupts.stop_main()
+
+        one = alarm.Alarm(seconds, interrupt, give_up)
         self._alarms.append(one)
         one.start()
 

@@ -8,9 +8,11 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
+NAMES = ("stdout", "stderr")
+
 
 class Streams:
-    """`open` before the script, `reclaim` before the report, `close` at the end.
+    """`open` before the script, `reclaim` before the report, `close` after it.
 
     With `diverted` the script's stdout goes to stderr, children included, and the report has stdout for itself.
     """
@@ -20,58 +22,77 @@ class Streams:
         self._objects: dict[str, Any] = {}
         # A copy of each descriptor, out of reach of a script that closes 1 or 2.
         self._kept: dict[str, int] = {}
-        self._errors: dict[str, str] = {}
+        self._ours: dict[str, TextIO] = {}
+        self._errors: str | None = None
 
     def open(self) -> None:
         """Keep the descriptors, and give the script the error handling of a plain run."""
-        for name in ("stdout", "stderr"):
-            stream = getattr(sys, name)
-            self._objects[name] = stream
+        for name in NAMES:
+            stream = self._objects[name] = getattr(sys, name)
             with suppress(OSError, ValueError, AttributeError):
                 self._kept[name] = _copy(stream.fileno())
-        if self._diverted and len(self._kept) == 2:
-            self._objects["stdout"].flush()
-            os.dup2(self._kept["stderr"], self._objects["stdout"].fileno())
-        elif self._diverted:
-            sys.stdout = sys.stderr
-        stream = self._objects["stdout"]
-        if isinstance(stream, io.TextIOWrapper) and stream is sys.__stdout__:
+        stdout = self._objects["stdout"]
+        if self._diverted:
+            self._divert(stdout)
+        if isinstance(stdout, io.TextIOWrapper) and stdout is sys.__stdout__:
             # Ours writes escapes where a terminal lacks a character; stdin still has what Python chose.
-            self._errors["stdout"] = stream.errors or "strict"
-            stream.reconfigure(errors=getattr(sys.__stdin__, "errors", None) or "strict")
+            self._errors = stdout.errors
+            stdout.reconfigure(errors=getattr(sys.__stdin__, "errors", None) or "strict")
+
+    def _divert(self, stdout: Any) -> None:
+        if len(self._kept) == len(NAMES):
+            stdout.flush()
+            os.dup2(self._kept["stderr"], stdout.fileno())
+        else:
+            sys.stdout = sys.stderr
 
     def reclaim(self) -> None:
-        """`sys.stdout` and `sys.stderr` are ours again, after all that the script has written."""
-        for name in ("stdout", "stderr"):
-            for stream in (getattr(sys, name), self._objects.get(name)):
-                with suppress(OSError, ValueError, AttributeError):
-                    stream.flush()
-        if self._diverted and "stdout" in self._kept:
+        """`sys.stdout` and `sys.stderr` lead where they led, after all that the script has written; twice is once."""
+        if self._ours:
+            return
+        self._flush()
+        for name, stream in self._objects.items():
+            self._ours[name] = self._fresh(stream, self._kept[name]) if name in self._kept else stream
+            setattr(sys, name, self._ours[name])
+
+    def close(self) -> None:
+        """Give the streams back that we were given, if they still work."""
+        if not self._ours:
+            self._flush()
+        if self._diverted and len(self._kept) == len(NAMES):
             with suppress(OSError, ValueError):
                 os.dup2(self._kept["stdout"], self._objects["stdout"].fileno())
         for name, stream in self._objects.items():
-            setattr(sys, name, stream if self._works(name) else self._anew(name))
-        if "stdout" in self._errors and isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors=self._errors["stdout"])
+            kept, ours = self._kept.get(name), self._ours.get(name)
+            if kept is None or self._works(stream, kept):
+                setattr(sys, name, stream)
+                if ours is not None and ours is not stream:
+                    ours.close()
+                if kept is not None:
+                    os.close(kept)
+        if self._errors is not None and not self._objects["stdout"].closed:
+            self._objects["stdout"].reconfigure(errors=self._errors)
 
-    def _works(self, name: str) -> bool:
-        """Whether the stream we had is open and leads to where it led."""
-        kept, stream = self._kept.get(name), self._objects[name]
-        if stream is None or stream.closed:
-            return False
-        if kept is None:
-            return True
+    def _flush(self) -> None:
+        """Write out what the script has left in the streams it has now, and in those it was given."""
+        for name in NAMES:
+            both: tuple[Any, Any] = (getattr(sys, name, None), self._objects.get(name))
+            for stream in both:
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+
+    @staticmethod
+    def _fresh(stream: Any, kept: int) -> TextIO:
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        return open(os.dup(kept), "w", encoding=encoding, errors="backslashreplace")  # noqa: PTH123
+
+    @staticmethod
+    def _works(stream: Any, kept: int) -> bool:
+        """Whether a stream is open and leads to where it led."""
         try:
-            return os.path.samestat(os.fstat(stream.fileno()), os.fstat(kept))
+            return os.path.samestat(os.fstat(stream.fileno()), os.fstat(kept)) and "write" not in vars(stream)
         except (OSError, ValueError):
             return False
-
-    def _anew(self, name: str) -> TextIO:
-        kept, old = self._kept.get(name), self._objects[name]
-        if kept is None:
-            return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - until the process ends
-        encoding = getattr(old, "encoding", None) or "utf-8"
-        return open(os.dup(kept), "w", encoding=encoding, errors="backslashreplace")  # noqa: PTH123
 
 
 def _copy(descriptor: int) -> int:

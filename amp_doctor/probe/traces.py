@@ -48,9 +48,11 @@ def _peeled(trace: TracebackType | None) -> TracebackType | None:
         if not trace.tb_frame.f_code.co_filename.startswith(HOME):
             kept.append(trace)
         trace = trace.tb_next
-    for this, following in zip(kept, [*kept[1:], None], strict=True):
-        this.tb_next = following
-    return kept[0] if kept else None
+    following = None
+    for one in reversed(kept):
+        one.tb_next = following
+        following = one
+    return following
 
 
 def show(error: BaseException) -> int:

@@ -62,8 +62,9 @@ class Writes:
     def _saving(self, position: int, keyword: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def save(*args: Any, **kwargs: Any) -> Any:
-                path = _path_of(args[position] if len(args) > position else kwargs.get(keyword))
-                replaced = path is not None and os.path.exists(path)  # noqa: PTH110
+                target = args[position] if len(args) > position else kwargs.get(keyword)
+                path = _path_of(target)
+                replaced = isinstance(target, (str, os.PathLike)) and os.path.exists(target)  # noqa: PTH110
                 result = original(*args, **kwargs)
                 if path is not None:
                     self.files.append(Written(path, self._stopped(), replaced))
