@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from amp_doctor.diagnosis.profile import ACTIVATION, ACTIVATION_GRAD
 from amp_doctor.probe.count import countable
 from amp_doctor.probe.operators import Operators
-from amp_doctor.probe.saved import others_hooked, in_backward
+from amp_doctor.probe.saved import in_backward, others_hooked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

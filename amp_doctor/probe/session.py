@@ -21,7 +21,7 @@ from amp_doctor.probe.names import Names, Record
 from amp_doctor.probe.nonfinite import Nonfinite
 from amp_doctor.probe.operators import OperatorLog
 from amp_doctor.probe.patches import Patches
-from amp_doctor.probe.saved import SavedTensors, others_hooked, in_backward
+from amp_doctor.probe.saved import SavedTensors, in_backward, others_hooked
 from amp_doctor.probe.scaler import Scalers
 from amp_doctor.probe.settings import AUTO, CALIBRATE, Settings, Stop
 from amp_doctor.probe.steps import Attempts, StepCounter
