@@ -28,10 +28,11 @@ def operators_lines(sheet: Sheet) -> list[Line]:
 
 
 def _trouble(one: Operator) -> str:
-    numbers = f"{one.trouble} in {one.dtype}" if one.dtype else one.trouble
-    numbers += f" under {one.precision}" if one.precision else ""
-    numbers += f", reaches {magnitude(one.amax)}" if one.amax else ""
-    return numbers + (f", {share(one.lost)} lost" if one.lost else "")
+    parts = [f"{one.trouble} under {one.precision}" if one.precision else one.trouble]
+    parts += [f"reaches {magnitude(one.amax)}"] if one.amax else []
+    parts += [f"{share(one.lost)} lost"] if one.lost else []
+    parts += [f"seen in {one.dtype}"] if one.dtype else []
+    return ", ".join(parts)
 
 
 def cost_lines(sheet: Sheet) -> list[Line]:

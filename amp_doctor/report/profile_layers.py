@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amp_doctor.diagnosis.profile import ACTIVATION, GRADIENTS
 from amp_doctor.report.amounts import share
 from amp_doctor.report.layout import paragraph, section
-from amp_doctor.report.profile_rows import LOST, Table, harm
+from amp_doctor.report.profile_rows import LOST, LOST_PLAIN, Table, harm
 from amp_doctor.report.text import Line, counted
 
 if TYPE_CHECKING:
@@ -28,17 +28,18 @@ class Judged:
     first: bool
     kept: bool
     lost: float
+    lost_drawn: float
     amax: float
 
     @property
     def matters(self) -> bool:
         """Whether there is anything to say about it beyond that it is well."""
-        return bool(self.accused or self.first or self.kept) or self.lost >= LOST
+        return bool(self.accused or self.first or self.kept) or self.lost_drawn >= LOST or self.lost >= LOST_PLAIN
 
     @property
-    def rank(self) -> tuple[int, bool, bool, float, float]:
+    def rank(self) -> tuple[int, bool, bool, float, float, float]:
         """Findings weigh most, then where NaN was born, then layers for FP32, then what a cast of gradients loses."""
-        return (self.accused, self.first, self.kept, self.lost, self.amax)
+        return (self.accused, self.first, self.kept, round(self.lost_drawn, 2), self.lost, self.amax)
 
 
 def layers_lines(sheet: Sheet) -> list[Line]:
@@ -61,12 +62,14 @@ def layers_lines(sheet: Sheet) -> list[Line]:
 def _judge(layer: Layer, sheet: Sheet) -> Judged:
     accused = max((f.severity.rank + 1 for f in sheet.findings if f.layer == layer.name), default=0)
     first = sheet.profile.first_nonfinite
+    gradients = [layer.sites[role] for role in GRADIENTS if role in layer.sites]
     return Judged(
         layer,
         accused,
         first is not None and first.layer == layer.name,
         any(one.layer == layer.name for one in sheet.recommendation.keep_fp32),
-        max((harm(layer.sites[role]) for role in GRADIENTS if role in layer.sites), default=0.0),
+        max(map(harm, gradients), default=0.0),
+        max((harm(site, sheet.scale_drawn) for site in gradients), default=0.0),
         layer.sites[ACTIVATION].histogram.amax if ACTIVATION in layer.sites else 0.0,
     )
 
@@ -77,7 +80,7 @@ def _rest(judged: list[Judged], shown: int, width: int) -> list[Line]:
         return []
     words = f"{counted(len(rest), 'layer is', 'layers are')} not shown"
     if trouble := sum(one.matters for one in rest):
-        words += f", {trouble} of which lose gradients or have findings"
+        words += f", {trouble} of them for want of room"
     if any(role in one.layer.sites for one in rest for role in GRADIENTS):
         most = max(one.lost for one in rest)
         words += f"; {f'at most {share(most)}' if most else 'nothing'} of a gradient is lost there at scale 1"

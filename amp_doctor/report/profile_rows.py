@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.profile import ACTIVATION, ACTIVATION_GRAD, GRADIENTS, ROLES, UPDATE, WEIGHT, WEIGHT_GRAD
 from amp_doctor.numerics.formats import FP16
-from amp_doctor.report.amounts import magnitude, scale, share
+from amp_doctor.report.amounts import magnitude, share
+from amp_doctor.report.amounts import scale as scale_words
 from amp_doctor.report.bars import Ruler
 from amp_doctor.report.layout import beside, fitted, paragraph
 from amp_doctor.report.profile_verdict import where
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from amp_doctor.numerics.histogram import ExponentHistogram
     from amp_doctor.report.sheet import Sheet
 
-# What is pointed out: one per cent of a gradient lost; less than a factor 8 below overflow; updates lost to rounding.
-LOST = 0.01
+# What is pointed out: one per cent of a gradient lost at the scale drawn, ten at scale 1, which a loss scale cures;
+# less than a factor 8 below overflow; updates lost to rounding.
+LOST, LOST_PLAIN = 0.01, 0.1
 CLOSE = FP16.overflow_threshold / 8
 SWALLOWED = 0.1
 LABELS = {
@@ -34,9 +36,9 @@ LABELS = {
 LABEL, COLUMN = 12, 7
 
 
-def harm(site: Site) -> float:
-    """The share of a gradient that float16 loses at scale 1; 1.0 when even there it overflows."""
-    return 1.0 if site.histogram.overflowing(FP16) else site.histogram.lost(FP16)
+def harm(site: Site, scale: float = 1.0) -> float:
+    """The share of a gradient that float16 loses at a loss scale; 1.0 when it overflows there."""
+    return 1.0 if site.histogram.overflowing(FP16, scale) else site.histogram.lost(FP16, scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,14 @@ class Table:
         """What is drawn; then names of the columns, the borders of the zones and the scales below those names."""
         sheet = self.sheet
         which = "in use" if sheet.scale_in_use else "best" if sheet.scale_advised else "plain"
+        drawn = f"gradients times {scale_words(sheet.scale_drawn)} ({which})"
         words = (
-            "A bar counts values by exponent, between the limits of float16; gradients times "
-            f"{scale(sheet.scale_drawn)} ({which}). Numbers: the share of a gradient that a cast rounds to zero at "
-            "each loss scale, inf where it overflows. What lies beyond an end of the bar is counted at that end."
+            f"A bar counts values by exponent, between the limits of float16; {drawn}. Numbers: the share of a "
+            "gradient that a cast rounds to zero at each loss scale, inf where it overflows. What lies beyond an end "
+            "of the bar is counted at that end."
         )
         names = "".join(f"{name:>{COLUMN}}" for name, _ in self.scales)
-        values = "".join(f"{scale(value):>{COLUMN}}" for _, value in self.scales)
+        values = "".join(f"{scale_words(value):>{COLUMN}}" for _, value in self.scales)
         borders = f"{self.ruler.heading():{self.ruler.width}}"
         # The last limit may stick out into the blanks before the first number.
         values = values[len(borders) - self.ruler.width :]
@@ -86,36 +89,42 @@ class Table:
         for role in ROLES:
             site = layer.sites.get(role)
             if site is not None and _shown(role, site, layer):
-                out += self._row(role, site.histogram)
-        return [*out, *self._update(layer), *self._observed(layer)]
+                out.append(self._row(role, site.histogram))
+        return [*out, *self._nonfinite(layer), *self._update(layer), *self._observed(layer)]
 
-    def _row(self, role: str, counts: ExponentHistogram) -> list[Line]:
+    def _row(self, role: str, counts: ExponentHistogram) -> Line:
         line: Line = [(f"  {LABELS[role]:{LABEL}}", "")]
         if role in GRADIENTS:
             line += self.ruler.bar(counts.shifted(round(log2(self.sheet.scale_drawn))))
             for _, value in self.scales:
                 lost, over = counts.lost(FP16, value), counts.overflowing(FP16, value)
-                text = "inf" if over else share(lost)
+                text = "inf" if over else share(lost) if counts.nonzero else "-"
                 style = "error" if over or lost >= 0.1 else "warning" if lost >= LOST else ""
                 line.append((f"{text:>{COLUMN}}", style))
         else:
             line += self.ruler.bar(counts)
             style = "error" if counts.overflowing(FP16) else "warning" if counts.amax >= CLOSE else ""
             line.append((f"  max {magnitude(counts.amax)}", style))
-        if not counts.nan and not counts.inf:
-            return [line]
-        return [line, [(f"  {'':{LABEL}}{counts.nan} NaN, {counts.inf} inf", "warning")]]
+        return line
+
+    def _nonfinite(self, layer: Layer) -> list[Line]:
+        """Counts of NaN and infinities, all roles in one row; masks and skipped steps make harmless ones."""
+        told = []
+        for role, site in layer.sites.items():
+            counts = (("NaN", site.histogram.nan), ("inf", site.histogram.inf))
+            if words := ", ".join(f"{count} {name}" for name, count in counts if count):
+                told.append(f"{LABELS[role]} {words}")
+        return self._words("not finite", "; ".join(told), "warning") if told else []
 
     def _update(self, layer: Layer) -> list[Line]:
-        """Updates so small that a weight in half precision would not move."""
-        site = layer.sites.get(UPDATE)
-        if site is None or not site.histogram.nonzero:
+        """Updates so small that a weight in half precision does not move; of no concern while it is in float32."""
+        site, weight = layer.sites.get(UPDATE), layer.sites.get(WEIGHT)
+        if site is None or weight is None or not site.histogram.nonzero or weight.dtype not in site.swallowed:
             return []
-        told = {name: count / site.histogram.nonzero for name, count in site.swallowed.items()}
-        if max(told.values(), default=0.0) < SWALLOWED:
+        part = site.swallowed[weight.dtype] / site.histogram.nonzero
+        if part < SWALLOWED:
             return []
-        words = ", ".join(f"{share(part)} in {name}" for name, part in told.items())
-        return self._words(UPDATE, f"too small to move the weight: {words}", "warning")
+        return self._words(UPDATE, f"{share(part)} too small to move a weight in {weight.dtype}", "warning")
 
     def _observed(self, layer: Layer) -> list[Line]:
         """What calibration foretold for the scale in use, against what the run in float16 then lost."""
@@ -134,16 +143,13 @@ class Table:
         return out
 
     def _words(self, role: str, words: str, style: str) -> list[Line]:
-        return beside(LABELS[role], words, style, self.sheet.width, LABEL)
+        return beside(LABELS.get(role, role), words, style, self.sheet.width, LABEL)
 
 
 def _shown(role: str, site: Site, layer: Layer) -> bool:
-    """Both gradients, unless one is healthy; activations near overflow; whatever holds NaN."""
-    counts = site.histogram
-    if counts.nan or counts.inf:
-        return True
+    """Both gradients, unless one is healthy; activations near overflow."""
     if role == ACTIVATION:
-        return counts.amax >= CLOSE or not any(one in layer.sites for one in GRADIENTS)
+        return site.histogram.amax >= CLOSE or not any(one in layer.sites for one in GRADIENTS)
     if role not in GRADIENTS:
         return False
     worst = max(GRADIENTS, key=lambda one: harm(layer.sites[one]) if one in layer.sites else -1.0)

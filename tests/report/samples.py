@@ -48,7 +48,7 @@ ENCODER = Layer(
     {
         "activation": site(-2),
         "activation_grad": site(-24, zeros=20_000),
-        "weight": site(-4),
+        "weight": site(-4, "bfloat16"),
         "weight_grad": site(-22),
         "update": Site("float32", normal(-14), swallowed={"bfloat16": 61_000, "float16": 9_000}),
     },

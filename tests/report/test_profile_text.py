@@ -81,7 +81,7 @@ def test_layers_have_bars_between_the_limits_of_float16() -> None:
   encoder.rnn  LSTM  model.py:23
   act. grad                   ▁▁|▁▁▁▁▁▁|▄█▁            |       38%  <0.1%  <0.1%
   weight grad                  ▁|▁▁▁▁▁▁|▂▄█▁           |      9.9%  <0.1%  <0.1%
-  update      too small to move the weight: 61% in bfloat16, 9.0% in float16
+  update      61% too small to move a weight in bfloat16
   weight grad calibration foretold <0.1% lost, 10% was observed
 
   1 layer is not shown; at most <0.1% of a gradient is lost there at scale 1."""
@@ -106,7 +106,7 @@ def test_the_run_in_time() -> None:
 def test_the_rest_says_what_it_rests_on() -> None:
     text = report()
     assert section("Operators", text) == [
-        "  softmax:  overflow in float16 under O1/float16, reaches 120000,",
+        "  softmax:  overflow under O1/float16, reaches 120000, seen in float16,",
         "            encoder.attention, model.py:30",
     ]
     assert (
@@ -247,16 +247,27 @@ def test_layers_with_findings_come_before_all_others() -> None:
     )
     shown = re.findall(r"^  (rnn\.\d|head)  ", text, re.MULTILINE)
     assert (shown[0], len(shown)) == ("head", 6)
-    assert "4 layers are not shown, 4 of which lose gradients or have findings; at most 38% of" in " ".join(
-        text.split()
-    )
+    assert "4 layers are not shown, 4 of them for want of room; at most 38% of" in " ".join(text.split())
 
 
 def test_nan_and_infinities_are_counted_below_the_bar() -> None:
     counts = replace(normal(1), nan=5, positive_inf=2)
     sick = Layer("head", "Linear", None, 1, {"activation": Site("float16", counts)})
     text = report(replace(SICK, layers=(sick,)), (), replace(ADVICE, keep_fp32=()))
-    assert re.search(r"^  activation .*max \d+\n              5 NaN, 2 inf$", text, re.MULTILINE)
+    assert re.search(r"^  activation .*max \d+\n  not finite  activation 5 NaN, 2 inf$", text, re.MULTILINE)
+
+
+def test_a_gradient_without_a_finite_value_loses_nothing_that_could_be_told() -> None:
+    broken = Layer("head", "Linear", None, 1, {"weight_grad": Site("float32", ExponentHistogram(nan=8, zeros=3))})
+    text = report(replace(SICK, layers=(broken,)))
+    assert re.search(r"^  weight grad  [ |]*  -      -      -$", text, re.MULTILINE)
+    assert "\n  not finite  weight grad 8 NaN\n" in text
+
+
+def test_swallowed_updates_concern_weights_in_half_precision_only() -> None:
+    weight = replace(ENCODER.sites["weight"], dtype="float32")
+    spared = replace(ENCODER, sites=ENCODER.sites | {"weight": weight})
+    assert "too small to move" not in report(replace(SICK, layers=(spared,)))
 
 
 def test_a_gradient_that_overflows_at_a_scale_says_so() -> None:
