@@ -1,12 +1,14 @@
 """GradScaler and autocast: what the script asks for, and the calibration that widens it.
 
-While calibrating, autocast regions run in BF16 (where the GPU has it natively) or not at all, and the scaler passes
-losses and steps through: gradients that FP16 would have rounded to zero are seen. A scaler stays as it was at its last
-`scale`, so that `unscale_`, `step` and `update` of one step always agree.
+While calibrating, autocast regions run in BF16 (where the GPU has it natively) or not at all, and the scaler scales by
+1: gradients that FP16 would have rounded to zero are seen, and a step whose gradients are infinite even so is skipped,
+as the script relies on. A scaler stays as it was at its last `scale`, so that `unscale_`, `step` and `update` of one
+step always agree.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +18,7 @@ from torch.amp.autocast_mode import autocast
 from torch.amp.grad_scaler import GradScaler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from amp_doctor.probe.patches import Patches
     from amp_doctor.probe.session import Session
@@ -32,7 +34,7 @@ class Scalers:
         self._patches: Patches | None = None
         self._wrapped: set[type] = set()
         self._depth = 0
-        # Scaler -> whether its losses are passed through unscaled, decided at each `scale`.
+        # Scaler -> whether it scales by 1 only, decided at each `scale`.
         self._passing: WeakKeyDictionary[GradScaler, bool] = WeakKeyDictionary()
         self.autocast: set[str] = set()
         self.used = False
@@ -88,34 +90,35 @@ class Scalers:
 
     def _step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scaler: GradScaler, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            plain = not scaler.is_enabled() or self._passing.get(scaler, False)
-            if not self._session.active or self._depth or plain:
+            if not self._session.active or self._depth or not scaler.is_enabled():
                 return self._call(original, scaler, optimizer, *args, **kwargs)
             steps = self._session.steps
             steps.scaler_begins(optimizer)
             result = self._call(original, scaler, optimizer, *args, **kwargs)
-            # Not in a `finally`: a step that raised is no attempt.
-            steps.scaler_ends(optimizer, _found_inf(scaler, optimizer), _scale_of(scaler))
+            # Not in a `finally`: a step that raised is no attempt. A step let pass says nothing about the scale.
+            found_inf, tried = _found_inf(scaler, optimizer), not self._passing.get(scaler, False)
+            steps.scaler_ends(optimizer, found_inf, _scale_of(scaler) if tried or found_inf else None)
             return result
 
         return step
 
     def _update(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def update(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-            return self._call(original, scaler, *args, **kwargs)
+            if args or kwargs:  # the script sets the scale itself
+                return original(scaler, *args, **kwargs)
+            return self._call(original, scaler)
 
         return update
 
     def _call(self, original: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-        """Run a method of the scaler, switched off while its losses pass through."""
-        enabled = scaler._enabled
+        """Run a method of the scaler, with a scale of 1 while it passes losses through."""
         self._depth += 1
         try:
-            if self._session.active and self._passing.get(scaler, False):
-                scaler._enabled = False
+            if self._session.active and scaler.is_enabled() and self._passing.get(scaler, False):
+                with _scaling_by_one(scaler):
+                    return original(scaler, *args, **kwargs)
             return original(scaler, *args, **kwargs)
         finally:
-            scaler._enabled = enabled
             self._depth -= 1
 
     def _mark(self, scaler: GradScaler, outputs: Any) -> None:
@@ -144,6 +147,22 @@ class Scalers:
                 region._enabled, region.fast_dtype = True, dtype
 
         return enter
+
+
+@contextmanager
+def _scaling_by_one(scaler: GradScaler) -> Iterator[None]:
+    """What grows or shrinks meanwhile is not the scaler's own scale."""
+    own, first = scaler._scale, scaler._init_scale
+    # Without a scale yet, the first `scale` makes one of `_init_scale`.
+    scaler._init_scale = 1.0
+    if own is not None:
+        scaler._scale = torch.ones_like(own)
+    try:
+        yield
+    finally:
+        scaler._init_scale = first
+        if scaler._scale is not None:
+            scaler._scale = torch.full_like(scaler._scale, first) if own is None else own
 
 
 def _scale_of(scaler: GradScaler) -> float:

@@ -72,11 +72,12 @@ class StepCounter:
         """A GradScaler is about to step, or to skip."""
         self._scaled, self._fired = _innermost(optimizer), False
 
-    def scaler_ends(self, optimizer: Any, found_inf: bool, scale: float) -> None:
-        """It has; a fused optimizer's hooks fired although nothing moved."""
+    def scaler_ends(self, optimizer: Any, found_inf: bool, scale: float | None) -> None:
+        """It has; a fused optimizer's hooks fired although nothing moved. `scale` is None when it was not in use."""
         inner, self._scaled = _innermost(optimizer), None
         skipped = found_inf or not self._fired
-        self._session.scaler_stepped(scale, skipped)
+        if scale is not None:
+            self._session.scaler_stepped(scale, skipped)
         if skipped:
             self._session.weights.forget()
         self._attempt(self._log(inner), skipped)
