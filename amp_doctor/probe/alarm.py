@@ -16,27 +16,13 @@ PATIENCE = 60.0
 RUNOUT = 1.0
 
 
-class Alarm(threading.Thread):
-    """After `seconds` calls `interrupt`, after `grace` more `give_up`, both from this thread; `cancel` ends it."""
+class Watch(threading.Thread):
+    """A thread that waits for something; `cancel` ends it. `rang` once what it waited for has come."""
 
-    def __init__(
-        self, seconds: float, interrupt: Callable[[], None], give_up: Callable[[], None], grace: float | None = None
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__(name="amp-doctor", daemon=True)
-        self.grace = GRACE if grace is None else grace
         self.rang = False
-        self._seconds = seconds
-        self._interrupt, self._give_up = interrupt, give_up
         self._cancelled = threading.Event()
-
-    def run(self) -> None:
-        """Wait, interrupt, wait, give up."""
-        if self._cancelled.wait(self._seconds):
-            return
-        self.rang = True
-        self._interrupt()
-        if not self._cancelled.wait(self.grace):
-            self._give_up()
 
     def cancel(self) -> None:
         """There is no need any more."""
@@ -46,3 +32,36 @@ class Alarm(threading.Thread):
         """Let a cancelled one come to its end."""
         if threading.current_thread() is not self and self.is_alive():
             self.join(1.0)
+
+
+class Alarm(Watch):
+    """After `seconds` calls `interrupt`, after `GRACE` more `give_up`, both from this thread."""
+
+    def __init__(self, seconds: float, interrupt: Callable[[], None], give_up: Callable[[], None]) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._interrupt, self._give_up = interrupt, give_up
+
+    def run(self) -> None:
+        """Wait, interrupt, wait, give up."""
+        if self._cancelled.wait(self._seconds):
+            return
+        self.rang = True
+        self._interrupt()
+        if not self._cancelled.wait(GRACE):
+            self._give_up()
+
+
+class Lookout(Watch):
+    """Calls `then` once `happened()` is true; it looks every second."""
+
+    def __init__(self, happened: Callable[[], bool], then: Callable[[], None]) -> None:
+        super().__init__()
+        self._happened, self._then = happened, then
+
+    def run(self) -> None:
+        """Look, until there is something to see."""
+        while not self._cancelled.wait(1.0):
+            if self._happened():
+                self._then()
+                return

@@ -5,12 +5,13 @@ A spawned child starts without our hooks, a forked one with hooks that must be f
 profile in a file.
 """
 
-# ruff: noqa: PTH110, PTH118
+# ruff: noqa: PTH110, PTH118, PTH119
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -18,11 +19,13 @@ import types
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.errors import ProfileError
 from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.program import LAUNCHERS
 from amp_doctor.probe.ranks import TIMEOUT, Ranks
 from amp_doctor.probe.recording import NO_TORCH, Recording
 from amp_doctor.probe.saving import ProfileFile, read
@@ -48,22 +51,33 @@ INTERNAL = (
     "torchdata",
     "wandb",
 )
+# Those among them that may well train, and cannot be stopped without their owner waiting forever.
+POOLS = {
+    "concurrent.futures.process": "concurrent.futures",
+    "joblib.externals.loky.process_executor": "joblib",
+    "multiprocessing.pool": "multiprocessing.pool",
+}
+# Ends the name of the mark that a child leaves when it is stopped.
+STOPPED = ".stopped"
 NO_STEP = "no optimizer step was seen"
 
 
 class Children:
     """Owns the wrapping of `Process.start` and the directory in which the children leave their profiles."""
 
-    def __init__(self, settings: Settings, spool: str | None = None) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, spool: str | None = None, started: Callable[[], None] | None = None) -> None:
+        self._settings, self._tell = settings, started
         self._spool, self._own = spool, spool is None
         self._patches = Patches()
         self._started: list[tuple[str, str]] = []
-        self._unprobed: set[str] = set()
+        # What was started and is not looked into: modules whose processes these are, Python programs.
+        self._pools: set[str] = set()
+        self._programs: dict[str, None] = {}
 
     def install(self) -> None:
         """Put a session into the processes that are started from now on."""
         self._patches.wrap(BaseProcess, "start", self._start)
+        self._patches.wrap(subprocess.Popen, "__init__", self._popen)
 
     def remove(self) -> None:
         """Leave them alone again."""
@@ -77,15 +91,15 @@ class Children:
     @property
     def all_stopped(self) -> bool:
         """Whether there were children and each has made its last step."""
-        profiles = [read(file) for file, _ in self._started]
-        return bool(profiles) and all(one is not None and one.ended == "steps" for one in profiles)
+        return bool(self._started) and all(os.path.exists(file + STOPPED) for file, _ in self._started)
 
     def _start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def start(process: Any) -> None:
             target = getattr(process, "_target", None) or type(process)
             home = getattr(target, "__module__", None) or ""
             if home.startswith(tuple(f"{one}." for one in INTERNAL)) or home in INTERNAL:
-                self._unprobed.add(home)
+                if home in POOLS:
+                    self._pools.add(POOLS[home])
                 original(process)
                 return
             if self._spool is None:
@@ -97,17 +111,39 @@ class Children:
             finally:
                 process.__dict__.pop("run", None)
             self._started.append((file, process.name))
+            if self._tell is not None:
+                self._tell()
 
         return start
 
+    def _popen(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init(process: Any, args: Any, *more: Any, **options: Any) -> None:
+            words = args if isinstance(args, (list, tuple)) else str(args).split()
+            texts = [os.fsdecode(word) if isinstance(word, (bytes, os.PathLike)) else str(word) for word in words]
+            if texts and os.path.basename(texts[0]).startswith(LAUNCHERS):
+                shown = [text for text in texts[1:] if not text.startswith("-")]
+                self._programs[shown[0] if shown else texts[0]] = None
+            original(process, args, *more, **options)
+
+        return init
+
     def merged(self, profile: Profile) -> Profile:
         """The profile of this process and those of all its children, with notes about what is missing."""
-        if self._spool is None:
-            return profile
+        if self._spool is not None:
+            profile = self._with_children(profile, self._spool)
+        notes = []
+        if not profile.steps.attempted:
+            notes += [f"processes of {home} were started, which are not probed" for home in sorted(self._pools)]
+            if self._programs:
+                programs = ", ".join(self._programs)
+                notes.append(f"the script started other Python programs, which are not probed: {programs}")
+        return replace(profile, notes=(*profile.notes, *notes))
+
+    def _with_children(self, profile: Profile, spool: str) -> Profile:
         names = dict(self._started)
         notes = [f"{name} left no profile: it was killed, or has not ended" for file, name in names.items()
                  if not os.path.exists(file)]  # fmt: skip
-        files = sorted(os.path.join(self._spool, file) for file in os.listdir(self._spool))
+        files = sorted(os.path.join(spool, file) for file in os.listdir(spool) if file.endswith(".json"))
         found = {file: read(file) for file in files}
         notes += [f"{names.get(file, 'a process')} was killed; what it had seen until then is kept"
                   for file, one in found.items() if one is not None and not one.ended]  # fmt: skip
@@ -117,7 +153,9 @@ class Children:
             if len(counts) > 1:
                 notes.append(f"the processes made different numbers of steps: {', '.join(map(str, counts))}")
         profile = replace(profile, notes=(*profile.notes, *notes))
-        return _sum(profile, list(trained.values()) if trained else [one for one in found.values() if one is not None])
+        if not trained and not profile.steps.attempted:
+            trained = {file: one for file, one in found.items() if one is not None}
+        return _sum(profile, list(trained.values()))
 
 
 def _sum(profile: Profile, others: list[Profile]) -> Profile:
@@ -161,6 +199,7 @@ class Watched:
             os._exit(0)
 
         recording.firm_end = firm_end
+        recording.stopping = Path(self.file + STOPPED).touch
         recording.install()
         children.install()
         try:
@@ -176,8 +215,9 @@ class Watched:
             elif not follows_stop(error):
                 recording.note(f"after the stop {process.name} raised {summary(error)}")
             leave("steps")
-            ranks.leave(TIMEOUT)
         finally:
+            if recording.stopped:
+                ranks.leave(TIMEOUT)
             children.remove()
             recording.remove()
 

@@ -49,6 +49,11 @@ class Recording:
         """Whether the run was ended by us, at the last step or at the time limit."""
         return self._ended
 
+    @property
+    def steps(self) -> int:
+        """The steps of this process so far."""
+        return self.session.step if self.session is not None else 0
+
     def install(self) -> None:
         """Watch this process from now on."""
         self._forget = in_children(self.remove)

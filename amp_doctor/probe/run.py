@@ -85,10 +85,10 @@ class _Run:
         self._recording = Recording(settings, self._keep if file is not None else None)
         self._recording.stepped, self._recording.stopping = self._stepped, self._stopping
         self._recording.firm_end = self._swallowed
-        self._children = Children(settings)
-        self._interrupts = Interrupts(self._killed, lambda: self._recording.end("time-limit"))
+        self._children = Children(settings, started=self._child_started)
+        self._interrupts = Interrupts(self._killed, lambda: self._recording.end("steps"))
         self._patches = Patches()
-        self._alarms: list[alarm.Alarm] = []
+        self._alarms: list[alarm.Watch] = []
         self._exit = os._exit
         self._owner = os.getpid()
         # Whoever takes the ticket closes the run.
@@ -103,7 +103,7 @@ class _Run:
             try:
                 outcome = self._script()
             except Stop:  # the time was up in the moment in which the script ended
-                outcome = Outcome("time-limit")
+                outcome = Outcome("steps")
             self._interrupts.close()
             status = self._close(outcome, TIMEOUT if outcome.status is None else SHORT)
             while status is None:  # another thread is closing, and will end the process
@@ -164,7 +164,7 @@ class _Run:
 
     def _arm(self, seconds: float, how: str) -> None:
         def give_up() -> None:
-            self._end_firmly(f"the script did not end within {one.grace:g} s after the stop, and was ended", how)
+            self._end_firmly(f"the script did not end within {alarm.GRACE:g} s after the stop, and was ended", how)
 
         def interrupt() -> None:
             if how == "time-limit":
@@ -179,6 +179,13 @@ class _Run:
         one = alarm.Alarm(seconds, interrupt, give_up)
         self._alarms.append(one)
         one.start()
+
+    def _child_started(self) -> None:
+        """Nobody answers a script that waits for what its stopped children were to say."""
+        if not any(isinstance(one, alarm.Lookout) for one in self._alarms):
+            one = alarm.Lookout(lambda: self._children.all_stopped and not self._recording.steps, self._stopping)
+            self._alarms.append(one)
+            one.start()
 
     # --- what is heard from the session -----------------------------------------------------------------------------
 
