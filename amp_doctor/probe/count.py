@@ -6,7 +6,11 @@ sign masked: half the memory traffic, and no conversion (about half a nanosecond
 
 from __future__ import annotations
 
+import os
+import struct
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -22,6 +26,8 @@ NONFINITE = FIELDS - 1
 _UPPER = 1 if sys.byteorder == "little" else 0
 # Below this many elements the table of all upper halves costs more than the second shift that avoids it.
 _SMALL = 16_384
+# From here on a second thread pays for being woken.
+_LARGE = 1 << 18
 _SMALLEST_NORMAL = 2.0**-126
 
 
@@ -54,18 +60,36 @@ def flat(value: Tensor) -> Tensor:
     return plain if plain.is_contiguous() else plain.contiguous()
 
 
-def fields(values: Tensor) -> tuple[Tensor, int]:
-    """int64[256], how often each exponent field occurs in a one-dimensional float32 or bfloat16 tensor; and how many of
-    those in field 0 are zeros as far as the upper halves tell (a magnitude below 2^-133 looks like one).
+def fields(values: Tensor) -> tuple[Tensor, Tensor | None]:
+    """int64[256], how often each exponent field occurs in a one-dimensional float32 or bfloat16 tensor; and int64[32768],
+    how often each upper half does, for a tensor large enough to be counted that way.
     """
     bits = values.view(torch.int16)
     if values.dtype is torch.float32:
         bits = bits[_UPPER::2]
     if values.numel() < _SMALL:
-        counted = torch.bincount((bits >> 7).bitwise_and_(0xFF), minlength=FIELDS)
-        return counted, 0
-    halves = torch.bincount(bits & 0x7FFF, minlength=FIELDS << 7)
-    return halves.view(FIELDS, 128).sum(1), int(halves[0])
+        return torch.bincount((bits >> 7).bitwise_and_(0xFF), minlength=FIELDS), None
+    halves = _halves(bits)
+    return halves.view(FIELDS, 128).sum(1), halves
+
+
+def _halves(bits: Tensor) -> Tensor:
+    """`bincount` runs in one thread: of a large tensor the second half is counted by another meanwhile."""
+    if bits.numel() < _LARGE or torch.get_num_threads() == 1:
+        return _bincount(bits)
+    middle = bits.numel() // 2
+    other = _helper(os.getpid()).submit(_bincount, bits[middle:])
+    return _bincount(bits[:middle]).add_(other.result())
+
+
+def _bincount(bits: Tensor) -> Tensor:
+    return torch.bincount(bits & 0x7FFF, minlength=FIELDS << 7)
+
+
+@cache
+def _helper(_process: int) -> ThreadPoolExecutor:
+    """One thread per process: threads do not survive a fork."""
+    return ThreadPoolExecutor(1, "amp-doctor-count")
 
 
 def smallest(values: Tensor) -> float:
@@ -130,7 +154,7 @@ class Tally:
             return bool(counts.nan or counts.inf)
         if values.dtype is not torch.float32 and values.dtype is not torch.bfloat16:
             values = values.float()  # exact for every narrower format
-        counted, zeros = fields(values)
+        counted, halves = fields(values)
         # Summed as a tensor, looked at as a list: both are cheaper than adding lists.
         if self._sum is None:
             self._sum = counted
@@ -143,12 +167,11 @@ class Tally:
             if not values.numel():
                 return True
         if seen[0]:
-            self._add_tiny(values, seen[0], zeros)
+            self._add_tiny(values, seen[0], int(halves[0]) if halves is not None else 0)
         low, high = (limit.item() for limit in torch.aminmax(values))
         self._low, self._high = min(self._low, low), max(self._high, high)
         self._amax = max(self._amax, high, -low)
-        if any(seen[1 : self._lowest + 1]):
-            self._lowest = next(field for field in range(1, NONFINITE) if seen[field])
+        if self._reaches_down(seen, halves):
             self._amin = min(self._amin, smallest(values))
         return bool(seen[NONFINITE])
 
@@ -166,6 +189,18 @@ class Tally:
             )
             self._rare += running.shifted(-self._shift)
         self._reset()
+
+    def _reaches_down(self, seen: list[int], halves: Tensor | None) -> bool:
+        """Whether a tensor may hold a smaller magnitude than all before: only then is the exact one searched for."""
+        if not any(seen[1 : self._lowest + 1]):
+            return False
+        lowest = next(field for field in range(1, NONFINITE) if seen[field])
+        if lowest < self._lowest or halves is None:
+            self._lowest = lowest
+            return True
+        row = halves[lowest << 7 : (lowest + 1) << 7].tolist()
+        first = next(half for half in range(128) if row[half])
+        return (lowest << 7 | first) <= int.from_bytes(struct.pack(">f", self._amin)[:2])
 
     def _add_nonfinite(self, values: Tensor, total: int) -> None:
         nan = int(values.isnan().sum())
