@@ -6,21 +6,28 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := fixtures/demo/train.py
+PROBED := fixtures/demo/probe_train.py
+# Has a build for machines without a GPU; both as in the dev dependencies, and torch warns where numpy is missing.
+TORCH := torch==2.13.0 'numpy>=1.26'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bless ecosystem bench readme clean
+.PHONY: help demo test check bless ecosystem bench bench-probe readme clean
 
 help:
-	@echo 'make demo       lint a script with planted mistakes'
+	@echo 'make demo       lint a script with planted mistakes, and probe one that float16 would break'
 	@echo 'make test       ruff, mypy, and every test'
 	@echo 'make bless      rewrite the generated parts of rules/README.md'
 	@echo 'make ecosystem  lint sixteen published packages and compare with fixtures/ecosystem.toml'
 	@echo 'make bench      how fast it is, against ruff and libcst'
-	@echo 'make readme     draw docs/report.svg anew'
+	@echo 'make bench-probe  what the probe costs, against the unprobed step'
+	@echo 'make readme     draw docs/report.svg and docs/probe.svg anew'
 
-demo: $(VENV)/installed
+demo: $(VENV)/installed-probe
 	@echo '$$ amp-doctor lint $(DEMO)'
 	@$(BIN)/amp-doctor lint --isolated --no-cache --exit-zero $(DEMO)
+	@echo
+	@echo '$$ amp-doctor probe --steps 30 $(PROBED)'
+	@$(BIN)/amp-doctor probe --steps 30 --fail-on never $(PROBED)
 
 test: check
 	$(BIN)/python -m pytest --no-skips -n $${PYTEST_WORKERS:-auto} -q
@@ -39,8 +46,12 @@ ecosystem: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.lint_speed $(ARGS)
 
+bench-probe: $(VENV)/installed-dev
+	$(BIN)/python -m tests.benchmarks.probe_cost $(ARGS)
+
 readme: $(VENV)/installed-dev
-	$(BIN)/python docs/draw_report.py $(DEMO) docs/report.svg
+	$(BIN)/python docs/draw_report.py docs/report.svg lint --isolated --no-cache --exit-zero $(DEMO)
+	$(BIN)/python docs/draw_report.py docs/probe.svg report --fail-on never fixtures/profiles/tones.json
 	$(BIN)/python -m pytest -q tests/test_packaging.py -k readme
 
 clean:
@@ -56,7 +67,11 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m compileall -q amp_doctor
 	@touch $@
 
+$(VENV)/installed-probe: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[probe]' $(TORCH)
+	@touch $@
+
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/python -m compileall -q amp_doctor
-	@touch $(VENV)/installed $@
+	@touch $(VENV)/installed $(VENV)/installed-probe $@

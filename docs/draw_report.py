@@ -1,6 +1,6 @@
-"""The report of a linted script, as a real terminal shows it -> an SVG for the README.
+"""A command of amp-doctor, as a real terminal shows it -> an SVG for the README.
 
-python docs/draw_report.py fixtures/demo/train.py docs/report.svg
+python docs/draw_report.py docs/report.svg lint --isolated --no-cache --exit-zero fixtures/demo/train.py
 """
 
 from __future__ import annotations
@@ -22,21 +22,26 @@ from rich.text import Text
 WIDTH = 100
 
 
-def main(script: str, target: str) -> None:
-    """Lint `script` on a terminal of WIDTH columns and draw what it shows."""
-    text = Text.from_ansi(f"$ amp-doctor lint {script}\n{on_terminal(script)}")
+# Options that change nothing in what is seen.
+UNSEEN = {"--isolated", "--no-cache", "--exit-zero", "--fail-on", "never"}
+
+
+def main(target: str, *command: str) -> None:
+    """Run `command` on a terminal of WIDTH columns and draw what it shows."""
+    typed = " ".join(word for word in command if word not in UNSEEN)
+    text = Text.from_ansi(f"$ amp-doctor {typed}\n{on_terminal(command)}")
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(text, highlight=False, soft_wrap=True)
     drawn = console.export_svg(title="amp-doctor", theme=MONOKAI, unique_id="amp-doctor")
     Path(target).write_text("\n".join(line.rstrip() for line in drawn.splitlines()) + "\n", "utf-8")
 
 
-def on_terminal(script: str) -> str:
+def on_terminal(arguments: tuple[str, ...]) -> str:
     """What the command line writes when its output is a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 200, WIDTH, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS"}} | {"TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "amp_doctor", "lint", "--isolated", "--no-cache", "--exit-zero", script]
+    command = [sys.executable, "-m", "amp_doctor", *arguments]
     with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=environment) as process:
         os.close(theirs)
         chunks = []

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DEMO = "fixtures/demo/train.py"
 PLANTED = {"AMP102", "AMP201", "AMP316", "AMP502"}
+PROBED = "fixtures/demo/probe_train.py"
+PROBE_PLANTED = {"AMP602", "AMP605"}
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -71,10 +73,27 @@ def test_the_demo_shows_what_is_planted() -> None:
     assert {finding["code"] for finding in json.loads(done.stdout)["findings"]} == PLANTED
 
 
-def test_the_readme_shows_the_demo() -> None:
-    drawn = (ROOT / "docs" / "report.svg").read_text("utf-8")
-    assert all(code in drawn for code in PLANTED), "make readme draws it anew"
-    assert "docs/report.svg" in (ROOT / "README.md").read_text("utf-8")
+def test_the_probed_demo_shows_what_is_planted() -> None:
+    done = run("-m", "amp_doctor", "probe", "--steps", "30", "--output-format", "json", PROBED)
+    assert done.returncode == 1, done.stderr
+    assert {(one["code"], one["layer"]) for one in json.loads(done.stdout)["findings"]} >= {
+        (code, "project") for code in PROBE_PLANTED
+    }
+
+
+@pytest.mark.parametrize(("drawing", "codes"), [("docs/report.svg", PLANTED), ("docs/probe.svg", PROBE_PLANTED)])
+def test_the_readme_shows_the_demo(drawing: str, codes: set[str]) -> None:
+    drawn = (ROOT / drawing).read_text("utf-8")
+    assert all(code in drawn for code in codes), "make readme draws it anew"
+    assert drawing in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_demo_has_the_torch_of_the_tests() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    dev = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["dev"]
+    pinned = re.findall(r"^TORCH := (.*)$", makefile, re.MULTILINE)[0].replace("'", "").split()
+    assert [one.partition("=")[0].rstrip(">") for one in pinned] == ["torch", "numpy"]
+    assert set(pinned) <= set(dev)
 
 
 def test_the_commands_of_the_readme_exist() -> None:
@@ -82,7 +101,8 @@ def test_the_commands_of_the_readme_exist() -> None:
     used = {
         (line.split()[1], option)
         for line in re.findall(r"^(?:\$ )?(amp-doctor .*)$", readme, re.MULTILINE)
-        for option in re.findall(r"(?<!\S)--[a-z-]+", line)
+        # What follows a script that is probed belongs to the script.
+        for option in re.findall(r"(?<!\S)--[a-z-]+", line.partition(".py")[0])
     }
     assert used
     for verb in {verb for verb, _ in used}:

@@ -98,7 +98,7 @@ SICK = Profile(
 PLACE = Span(41, 1, 41, 2)
 FINDINGS = (
     Finding(
-        "AMP602",
+        "AMP605",
         "activation-overflow",
         Severity.ERROR,
         "the output of decoder.wo reaches 98304; float16 ends at 65504, and no loss scale helps a forward pass",
@@ -108,7 +108,7 @@ FINDINGS = (
     ),
     Finding(
         "AMP601",
-        "gradient-underflow",
+        "gradients-lost-in-half",
         Severity.WARNING,
         "41% of the non-zero gradients are rounded to zero in float16 at scale 1, 0.1% at 8192",
         "model.py",

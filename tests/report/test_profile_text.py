@@ -51,12 +51,12 @@ Verdict: float16, opt level O1 (autocast and a GradScaler)
   first inf:  step 41, forward, decoder.wo, linear, model.py:41
   confidence: medium
 
-model.py:41:1: error AMP602 activation-overflow
+model.py:41:1: error AMP605 activation-overflow
   the output of decoder.wo reaches 98304; float16 ends at 65504, and no loss
   scale helps a forward pass
-  more: amp-doctor explain AMP602
+  more: amp-doctor explain AMP605
 
-model.py:23:1: warning AMP601 gradient-underflow
+model.py:23:1: warning AMP601 gradients-lost-in-half
   layer: encoder.rnn
   41% of the non-zero gradients are rounded to zero in float16 at scale 1, 0.1%
   at 8192
@@ -224,11 +224,11 @@ def test_many_layers_in_float32_are_counted() -> None:
 def test_many_findings_of_one_code_are_told_once() -> None:
     many = tuple(replace(FINDINGS[0], layer=f"block.{n}") for n in range(14))
     text = report(findings=many)
-    assert text.count("error AMP602 activation-overflow") == 3
+    assert text.count("error AMP605 activation-overflow") == 3
     assert (
         "  also: block.3, block.4, block.5, block.6, block.7, block.8, block.9,\n        block.10, and 3 more\n" in text
     )
-    assert text.count("more: amp-doctor explain AMP602") == 1
+    assert text.count("more: amp-doctor explain AMP605") == 1
     assert text.endswith("Found 14 findings (14 errors) in 50 steps.\n")
 
 
