@@ -102,7 +102,10 @@ def test_exit_status(here: Path, text: str, arguments: list[str], status: int) -
         (["--jobs", "0"], "0 is not in the range x>=1"),
         (["--config", "gone.toml"], "gone.toml: no such configuration file"),
         (["--select", ""], "names no rule"),
-        (["--select", "AMP601,dead-loss-scale"], "--select AMP601,dead-loss-scale: only `amp-doctor probe` finds these"),
+        (
+            ["--select", "AMP601,dead-loss-scale"],
+            "--select AMP601,dead-loss-scale: only `amp-doctor probe` finds these",
+        ),
         (["--per-file-ignores", "a.py:"], "names no rule"),
         (["--config", "a.toml", "--isolated"], "--isolated reads no configuration, --config names one"),
         (["--unsafe-fixes"], "--unsafe-fixes goes with --fix or --diff"),
