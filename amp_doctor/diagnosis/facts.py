@@ -76,11 +76,17 @@ def _outputs(profile: Profile, use: InUse) -> Iterable[Peak]:
     for layer in half_outputs(profile, use):
         counts = layer.sites[ACTIVATION].histogram
         seen = layer.observed.get(ACTIVATION) or (layer.sites[ACTIVATION] if use.as_run else None)
-        infinite = infinities(seen.histogram) if seen is not None else 0
+        infinite = infinities(seen.histogram) if seen is not None and not _follow_weights(profile) else 0
         if infinite and not first:
             continue  # what follows an infinity is infinite too
         first = first and not infinite
         yield Peak(layer.name, "the output of this layer", reach(layer, counts), infinite)
+
+
+def _follow_weights(profile: Profile) -> bool:
+    """Whether infinite outputs are what broken weights give, not what a format makes of finite numbers."""
+    first = profile.first_nonfinite
+    return first is not None and first.phase in ("weight", "backward", "optimizer")
 
 
 def _weights(profile: Profile) -> Iterable[Peak]:

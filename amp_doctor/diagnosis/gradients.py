@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import frexp, log2
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.profile import GRADIENTS, Layer, Profile
+from amp_doctor.diagnosis.profile import ACTIVATION_GRAD, GRADIENTS, Layer, Profile
 from amp_doctor.numerics.formats import FP16
 
 if TYPE_CHECKING:
@@ -23,17 +23,25 @@ FLOOR_BELOW_TOP = 13
 # Of the gradients that matter this share may be lost at an admissible scale.
 TOLERATED = 0.01
 
+# At GradScaler's default of 2^16 it is a normal number of float16.
+_SOUND = FP16.min_normal * 2.0**-16
+
 _LOSS_NAMES = frozenset("criterion loss loss_fn loss_func loss_function".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """One site of gradients in true units. `estimated`: part of what float16 lost was put back by extrapolation."""
+    """One site of gradients in true units. `estimated`: part of what float16 lost was put back by extrapolation.
+
+    `at_loss`: the loss itself gives it, as softmax gives logits p - y. What p says of the wrong classes may be as small
+    as it pleases, in a vocabulary of thousands most of all; while the largest is sound, nobody needs the rest.
+    """
 
     layer: Layer
     role: str
     counts: ExponentHistogram
     estimated: bool = False
+    at_loss: bool = False
 
 
 def is_loss(layer: Layer) -> bool:
@@ -44,6 +52,7 @@ def is_loss(layer: Layer) -> bool:
 def gradients(profile: Profile, use: InUse) -> tuple[Gradient, ...]:
     """Every site of gradients that holds a finite non-zero element, losses left out, in the order of the layers."""
     found = []
+    outputs = _outputs(profile)
     for layer in profile.layers:
         if is_loss(layer):
             continue
@@ -51,8 +60,17 @@ def gradients(profile: Profile, use: InUse) -> tuple[Gradient, ...]:
             site = layer.sites.get(role)
             if site is not None and site.histogram.nonzero:
                 counts = restored(site.histogram, use.scale) if use.truncated else site.histogram
-                found.append(Gradient(layer, role, counts, counts is not site.histogram))
+                at_loss = role == ACTIVATION_GRAD and layer.name in outputs and counts.amax >= _SOUND
+                found.append(Gradient(layer, role, counts, counts is not site.histogram, at_loss))
     return tuple(found)
+
+
+def _outputs(profile: Profile) -> frozenset[str]:
+    """The layers that a loss is computed from: the roots, which bear the name of their class, and the last called."""
+    called = [layer for layer in profile.layers if layer.order >= 0 and ACTIVATION_GRAD in layer.sites]
+    inner = [layer for layer in called if layer.name != layer.type and not is_loss(layer)]
+    last = max(inner, key=lambda layer: layer.order).name if len(inner) > 1 else ""
+    return frozenset({last, *(layer.name for layer in called if layer.name == layer.type)})
 
 
 def restored(counts: ExponentHistogram, scale: float) -> ExponentHistogram:
@@ -81,6 +99,14 @@ def relevant(counts: ExponentHistogram) -> ExponentHistogram:
 def lost(counts: ExponentHistogram, scale: float) -> float:
     """The share of the gradients that matter that a cast to float16 rounds to zero at `scale`."""
     return relevant(counts).lost(FP16, scale)
+
+
+def below_half(counts: ExponentHistogram, scale: float) -> float:
+    """The share of the gradients that matter below 2^-24 at a power of two; to 2^-25 they are doubled, then zero."""
+    kept = relevant(counts)
+    limit = FP16.min_subnormal_exponent - round(log2(scale))
+    below = sum(number for exponent, number in kept.exponents.items() if exponent < limit)
+    return below / kept.nonzero if kept.nonzero else 0.0
 
 
 def smallest_scale(counts: ExponentHistogram) -> float:

@@ -68,8 +68,9 @@ def _ranges(gradients: Iterable[Gradient]) -> list[_Range]:
     found: dict[str, _Range] = {}
     for one in gradients:
         name, counts = one.layer.name, one.counts
+        low = 1.0 if one.at_loss else smallest_scale(counts)
         before = found.get(name, _Range(name, 0.0, 1.0))
-        found[name] = _Range(name, max(before.amax, counts.amax), max(before.low, smallest_scale(counts)))
+        found[name] = _Range(name, max(before.amax, counts.amax), max(before.low, low))
     return list(found.values())
 
 

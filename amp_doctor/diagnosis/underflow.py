@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.gradients import Gradient, lost, smallest_scale
+from amp_doctor.diagnosis.gradients import Gradient, below_half, lost, smallest_scale
 from amp_doctor.diagnosis.precision import DEFAULT_SCALE
+from amp_doctor.diagnosis.profile import ACTIVATION_GRAD
 from amp_doctor.diagnosis.registry import Draft, symptom
 from amp_doctor.diagnosis.words import ROLE_WORDS, count, magnitude, percent, scale_words
 from amp_doctor.finding import Confidence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 # A layer is reported when more than this share of its gradients that matter is lost.
 LOST = 0.05
-# A layer's gradients vanish when more than this share of the non-zero ones is lost at every admissible scale.
+# A layer's gradients vanish when so much more of them than at the loss is lost at every admissible scale.
 VANISHING = 0.10
 
 
@@ -27,9 +28,10 @@ def lost_at_the_scale_in_use(facts: Facts) -> Iterable[Draft]:
     """Only where float16 is in use: a loss at scale 1 that a scaler would prevent is normal in a float32 run."""
     if not facts.use.float16:
         return
-    scale, high = facts.use.scale, facts.largest_scale
+    scale, vanished = facts.use.scale, {one.layer.name for one, _ in vanishing(facts)}
     for one, share in _worst_role(facts, lambda one: lost(one.counts, scale)):
-        if share > LOST and _vanished(one, high) <= VANISHING:
+        # What vanishes at every scale no larger one would keep.
+        if share > LOST and one.layer.name not in vanished:
             where = f"the loss scale in use, {scale_words(scale)}" if facts.profile.precision.scaler else "scale 1"
             cure = smallest_scale(one.counts)
             yield Draft(
@@ -45,51 +47,64 @@ def lost_at_the_scale_in_use(facts: Facts) -> Iterable[Draft]:
 @symptom("AMP602")
 def lost_at_every_scale(facts: Facts) -> Iterable[Draft]:
     """Gradients so far below the largest that no loss scale holds both: they vanish on the way back."""
-    high = facts.largest_scale
-    if facts.use.only_bfloat16 or high < 1:
+    if facts.use.only_bfloat16 or facts.broken:
         return
-    for one, share in _worst_role(facts, lambda one: _vanished(one, high)):
-        if share > VANISHING:
-            yield Draft(
-                one.layer.name,
-                f"{percent(share)} of the {ROLE_WORDS[one.role]} vanish in FP16 even at {scale_words(high)}, the "
-                f"largest loss scale that the largest gradient of the model, {magnitude(facts.amax)}, allows; here the "
-                f"largest is {magnitude(one.counts.amax)}",
-                share,
-            )
+    for one, share in vanishing(facts):
+        yield Draft(
+            one.layer.name,
+            f"{percent(share)} of the {ROLE_WORDS[one.role]} vanish in FP16 even at {scale_words(facts.largest_scale)}, "
+            f"the largest loss scale that the largest gradient of the model, {magnitude(facts.amax)}, allows; here the "
+            f"largest is {magnitude(one.counts.amax)}",
+            share,
+        )
 
 
 @symptom("AMP603")
 def default_scale_too_small(facts: Facts) -> Iterable[Draft]:
     """A float32 run whose loss is so small that GradScaler would have to grow first, 2,000 steps for each doubling."""
-    if facts.use.float16 or facts.use.bfloat16:
+    if facts.use.float16 or facts.use.bfloat16 or facts.broken or not 0 < facts.amax < FP16.min_normal:
         return
     high = facts.largest_scale
-    losing = [
-        (one, share)
-        for one, share in _worst_role(facts, lambda one: lost(one.counts, DEFAULT_SCALE))
-        if share > LOST >= lost(one.counts, high)
-    ]
+    wanted = {one: smallest_scale(one.counts) for one in facts.gradients}
+    losing = [one for one in facts.gradients if DEFAULT_SCALE < wanted[one] <= high]
     if losing:
-        one, share = max(losing, key=lambda pair: pair[1])
-        needed = max(smallest_scale(each.counts) for each, _ in losing)
-        others = f" (and in {count(len(losing) - 1, 'more layer')})" if len(losing) > 1 else ""
+        worst = max(losing, key=lambda one: lost(one.counts, DEFAULT_SCALE))
+        others = len({one.layer.name for one in losing}) - 1
         yield Draft(
-            one.layer.name,
-            f"FP16 would round {percent(share)} of the {ROLE_WORDS[one.role]} to zero at GradScaler's default of "
-            f"{scale_words(DEFAULT_SCALE)}{others}; they need init_scale={scale_words(needed)}, or a larger loss",
-            share,
+            worst.layer.name,
+            f"the {ROLE_WORDS[worst.role]} are at most {magnitude(worst.counts.amax)}: GradScaler's default of "
+            f"{scale_words(DEFAULT_SCALE)} leaves {percent(below_half(worst.counts, DEFAULT_SCALE))} of them below FP16's "
+            f"smallest number{f' (and those of {count(others, "more layer")})' if others else ''}; start at "
+            f"init_scale={scale_words(max(wanted[one] for one in losing))} or make the loss larger",
         )
 
 
+def vanishing(facts: Facts) -> list[tuple[Gradient, float]]:
+    """The layers whose gradients vanish on their way back from the loss, and how much of them.
+
+    What is tiny at the layer nearest to the loss comes from the loss itself: samples that fit, classes that nobody
+    takes for likely. Weights count only where no output was seen: a bias before a norm gets rounding noise for a gradient.
+    """
+    if facts.largest_scale < 1:
+        return []
+    outputs = {one.layer.name for one in facts.gradients if one.role == ACTIVATION_GRAD}
+    judged = [one for one in facts.gradients if one.role == ACTIVATION_GRAD or one.layer.name not in outputs]
+    nearest = max((one for one in judged if one.role == ACTIVATION_GRAD), key=lambda one: one.layer.order, default=None)
+    usual = _vanished(nearest, facts.largest_scale) if nearest is not None else 0.0
+    shares = [(one, _vanished(one, facts.largest_scale)) for one in judged]
+    return [(one, share) for one, share in shares if share > usual + VANISHING]
+
+
 def _vanished(one: Gradient, high: float) -> float:
-    return one.counts.lost(FP16, high) if high >= 1 else 0.0
+    return one.counts.lost(FP16, high)
 
 
 def _worst_role(facts: Facts, share: Callable[[Gradient], float]) -> Iterator[tuple[Gradient, float]]:
     """Per layer the site of gradients with the largest share."""
     found: dict[str, tuple[Gradient, float]] = {}
     for one in facts.gradients:
+        if one.at_loss:
+            continue
         value = share(one)
         if one.layer.name not in found or value > found[one.layer.name][1]:
             found[one.layer.name] = (one, value)
