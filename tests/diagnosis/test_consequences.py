@@ -1,0 +1,56 @@
+"""What follows from something else is not blamed: small gradients of logits, infinities of broken weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amp_doctor.diagnosis.profile import FirstNonfinite, Layer, Precision, Profile, Site, Steps
+from amp_doctor.diagnosis.recommend import recommend
+from amp_doctor.diagnosis.symptoms import findings
+from amp_doctor.numerics.histogram import ExponentHistogram
+
+TAILS = ExponentHistogram({-5: 100, -60: 900}, amax=2.0**-5, amin=2.0**-60)
+SOUND = ExponentHistogram({-5: 500, -8: 500}, amax=2.0**-5, amin=2.0**-8)
+
+
+def profile(*layers: Layer) -> Profile:
+    return Profile(mode="observe", steps=Steps(20, 20, 20), layers=layers, ranks=1)
+
+
+def layer(name: str, kind: str, order: int, counts: ExponentHistogram) -> Layer:
+    return Layer(name, kind, order=order, sites={"activation_grad": Site("float32", counts)})
+
+
+def codes(run: Profile) -> list[tuple[str, str | None]]:
+    return [(finding.code, finding.layer) for finding in findings(run)]
+
+
+def test_the_small_gradients_of_logits_do_not_vanish_on_the_way_back() -> None:
+    run = profile(layer("body", "Linear", 0, SOUND), layer("head", "Linear", 1, TAILS))
+    assert codes(run) == []
+    assert not recommend(run).loss_scale.needed
+
+
+def test_nor_do_those_of_a_model_that_ends_in_its_own_arithmetic() -> None:
+    run = profile(layer("body", "Linear", 0, SOUND), layer("Clip", "Clip", 2, TAILS), layer("head", "Linear", 1, SOUND))
+    assert codes(run) == []
+
+
+def test_further_back_they_do() -> None:
+    run = profile(layer("body", "Linear", 0, TAILS), layer("head", "Linear", 1, SOUND))
+    assert codes(run) == [("AMP602", "body")]
+
+
+def test_logits_whose_largest_gradient_is_lost_are_no_tail() -> None:
+    tiny = ExponentHistogram({-45: 1000}, amax=2.0**-45, amin=2.0**-45)
+    run = profile(layer("body", "Linear", 0, SOUND), layer("head", "Linear", 1, tiny))
+    assert codes(run) == [("AMP602", "head")]
+
+
+def test_infinite_outputs_of_broken_weights_are_no_overflow() -> None:
+    broken = ExponentHistogram({3: 10}, positive_inf=5, amax=8.0, amin=8.0)
+    run = profile(Layer("0", "Linear", sites={"activation": Site("float16", broken)}))
+    run = replace(run, precision=Precision(weights=("float16",)))
+    assert codes(run) == [("AMP605", "0")]
+    run = replace(run, first_nonfinite=FirstNonfinite(1, "optimizer", "0", "inf"))
+    assert codes(run) == [("AMP607", "0")]
