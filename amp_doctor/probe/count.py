@@ -60,13 +60,17 @@ def flat(value: Tensor) -> Tensor:
     return plain if plain.is_contiguous() else plain.contiguous()
 
 
-def fields(values: Tensor) -> tuple[Tensor, Tensor | None]:
-    """int64[256], how often each exponent field occurs in a one-dimensional float32 or bfloat16 tensor; and int64[32768],
-    how often each upper half does, for a tensor large enough to be counted that way.
-    """
+def upper_halves(values: Tensor) -> Tensor:
+    """Sign, exponent and seven bits of the significand of a one-dimensional float32 or bfloat16 tensor, as int16."""
     bits = values.view(torch.int16)
-    if values.dtype is torch.float32:
-        bits = bits[_UPPER::2]
+    return bits[_UPPER::2] if values.dtype is torch.float32 else bits
+
+
+def fields(values: Tensor) -> tuple[Tensor, Tensor | None]:
+    """int64[256], how often each exponent field occurs in a one-dimensional float32 or bfloat16 tensor; and
+    int64[32768], how often each upper half does, for a tensor large enough to be counted that way.
+    """
+    bits = upper_halves(values)
     if values.numel() < _SMALL:
         return torch.bincount((bits >> 7).bitwise_and_(0xFF), minlength=FIELDS), None
     halves = _halves(bits)
@@ -125,7 +129,7 @@ class Tally:
     def __init__(self) -> None:
         self.dtype = ""
         self.sampled = False
-        self.swallowed: dict[str, int] = {}
+        self.swallowed: dict[str, int | Tensor] = {}
         # Everything that is not in the running counts: other shifts, subnormals, NaN and infinities.
         self._rare = ExponentHistogram()
         self._shift = 0

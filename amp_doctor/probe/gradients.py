@@ -1,8 +1,8 @@
 """Backward passes: the loss they start from, the loss scale in force, and the gradients of the parameters.
 
-A parameter's gradient is counted as a backward pass delivers it, before it is accumulated, averaged over ranks, unscaled
-or clipped: this is the value that low precision has to hold. Sharded parameters (DTensor) get no tensor hooks from FSDP2;
-theirs are counted after accumulation.
+A parameter's gradient is counted as a backward pass delivers it, before it is accumulated, averaged over ranks,
+unscaled or clipped: this is the value that low precision has to hold. Sharded parameters (DTensor) get no tensor
+hooks from FSDP2; theirs are counted after accumulation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Modules and parameters -> names, without being handed a model.
 
-A global hook is not told where a module lives. The outermost module of a forward pass is a root, and its `named_modules`
-name the rest. There may be several roots (a GAN, a criterion); with more than one that has parameters the name of the
-root's class leads the name of the layer.
+A global hook is not told where a module lives. The outermost module of a forward pass is a root, and its
+`named_modules` name the rest. There may be several roots (a GAN, a criterion); with more than one that has parameters
+the name of the root's class leads the name of the layer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from amp_doctor.probe.count import Tally
+    from amp_doctor.probe.device_count import DeviceTally
 
 # Class of a wrapper -> the attribute under which it keeps the model.
 _WRAPPERS = {
@@ -45,8 +46,8 @@ class Record:
     type: str
     order: int = -1
     source: Source | None = None
-    tallies: dict[str, Tally] = field(default_factory=dict)
-    observed: dict[str, Tally] = field(default_factory=dict)
+    tallies: dict[str, Tally | DeviceTally] = field(default_factory=dict)
+    observed: dict[str, Tally | DeviceTally] = field(default_factory=dict)
     buffers: dict[str, str] = field(default_factory=dict)
     # A function of the autograd graph has no gradient worth counting in a criterion: it starts from 1.
     is_loss: bool = False

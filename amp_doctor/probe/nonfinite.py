@@ -40,6 +40,11 @@ class Nonfinite:
             return
         self._meet(phase, record, "nan" if nan else "inf", operator)
 
+    def counted(self, record: Record | None, phase: str, *, nan: bool, positive: bool) -> None:
+        """The counts of a step, read from a device, hold a NaN or an infinity; negative ones alone may be a mask."""
+        if nan or positive or phase != "forward":
+            self._meet(phase, record, "nan" if nan else "inf", None)
+
     def loss_is(self, value: float) -> None:
         """The loss of the step under way."""
         if not isfinite(value):

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from amp_doctor.diagnosis.profile import Operator
 from amp_doctor.numerics.formats import FP16
 from amp_doctor.probe.count import countable
+from amp_doctor.probe.device_count import on_host
 from amp_doctor.probe.names import calling_line
 
 if TYPE_CHECKING:
@@ -57,14 +58,14 @@ class Operators(TorchFunctionMode):
 
     def start(self) -> None:
         """See the calls from now on."""
-        self.__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]
         self._on = True
 
     def stop(self) -> None:
         """See no more; only when no other mode was entered on top and left there."""
         if self._on:
             self._on = False
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -89,17 +90,33 @@ class OperatorLog:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._found: dict[tuple[str, Any, Source | None], tuple[float, str]] = {}
+        # Results on a GPU, until the step is read.
+        self._waiting: list[tuple[tuple[str, Any, Source | None], str, Tensor]] = []
 
     def note(self, name: str, record: Any, values: Tensor) -> None:
         """Keep the result when it would overflow; a lone negative side is an attention mask."""
+        dtype = str(values.dtype).removeprefix("torch.")
+        if not on_host(values.device):
+            self._waiting.append(((name, record, calling_line()), dtype, values.abs().amax().float()))
+            return
         low, high = (limit.item() for limit in torch.aminmax(values))
         amax = max(high, -low)
         if amax >= FP16.overflow_threshold or isnan(amax):
             if not isfinite(amax):
                 self._session.nonfinite.met(record, "forward", values, name)
-            key = (name, record, calling_line())
-            if not isnan(amax) and amax > self._found.get(key, (0.0, ""))[0]:
-                self._found[key] = (amax, str(values.dtype).removeprefix("torch."))
+            self._keep((name, record, calling_line()), dtype, amax)
+
+    def read(self) -> None:
+        """Read the largest magnitudes of a step from a GPU, all at once."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            largest = torch.stack([amax.to(waiting[0][2].device) for _, _, amax in waiting]).tolist()
+            for (key, dtype, _), amax in zip(waiting, largest, strict=True):
+                self._keep(key, dtype, amax)
+
+    def _keep(self, key: tuple[str, Any, Source | None], dtype: str, amax: float) -> None:
+        if amax >= FP16.overflow_threshold and amax > self._found.get(key, (0.0, ""))[0]:
+            self._found[key] = (amax, dtype)
 
     def operators(self, full: Callable[[Any], str]) -> tuple[Operator, ...]:
         """What was found, worst first."""

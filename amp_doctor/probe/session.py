@@ -16,6 +16,7 @@ import torch
 from amp_doctor.probe.activations import Activations
 from amp_doctor.probe.count import Tally
 from amp_doctor.probe.device import describe
+from amp_doctor.probe.device_count import DevicePool, DeviceTally, on_host
 from amp_doctor.probe.gradients import Gradients
 from amp_doctor.probe.names import Names, Record
 from amp_doctor.probe.nonfinite import Nonfinite
@@ -69,6 +70,8 @@ class Session:
         self.profile: Profile | None = None
         self._on_end = on_end
         self._patches = Patches()
+        self._pools: dict[torch.device, DevicePool] = {}
+        self._phases: dict[DeviceTally, tuple[Record, str]] = {}
         self._off: set[str] = set()
         self._saved: SavedTensors | None = None
         self._backwards = 0
@@ -103,6 +106,8 @@ class Session:
         if self.profile is None:
             self.counting = False
             self._stop_watching()
+            with self.guard("device counts"):
+                self.read_devices()
             self.nonfinite.run_ends()
             self.profile = self.snapshot(how)
             if self._on_end is not None:
@@ -142,21 +147,42 @@ class Session:
             self.names.full(record), self.settings.layers
         )
 
-    def tally(self, record: Record, role: str, sampled: bool = False) -> Tally:
+    def tally(self, record: Record, role: str, device: torch.device, *, sampled: bool = False) -> Tally | DeviceTally:
         """Where a role of a layer is counted: what is seen in reduced precision after calibration stays apart."""
         tallies = record.tallies
         if self.settings.mode == AUTO and not self.calibrating and (self.scalers.used or self.scalers.autocast):
             tallies = record.observed
         tally = tallies.get(role)
         if tally is None:
-            tally = tallies[role] = Tally()
+            if on_host(device):
+                tally = tallies[role] = Tally()
+            else:
+                tally = tallies[role] = self._pool(device).tally()
         tally.sampled |= sampled
         return tally
 
     def count(self, record: Record, role: str, values: Tensor, phase: str, *, scaled: bool = False) -> None:
         """Count a tensor; gradients come multiplied by the loss scale in force."""
-        if self.tally(record, role).add(values, self.gradients.shift if scaled else 0):
+        tally = self.tally(record, role, values.device)
+        if isinstance(tally, DeviceTally):
+            # The first of a step to touch the site: what the step's counts show is filed under it.
+            self._phases.setdefault(tally, (record, phase))
+        if tally.add(values, self.gradients.shift if scaled else 0):
             self.nonfinite.met(record, phase, values)
+
+    def read_devices(self) -> None:
+        """Read what the step has counted on GPUs: the one time the host waits."""
+        for pool in self._pools.values():
+            for tally, nan, positive, _negative in pool.read():
+                record, phase = self._phases[tally]
+                self.nonfinite.counted(record, phase, nan=nan > 0, positive=positive > 0)
+        self._phases.clear()
+        self.operators.read()
+
+    def _pool(self, device: torch.device) -> DevicePool:
+        if device not in self._pools:
+            self._pools[device] = DevicePool(device)
+        return self._pools[device]
 
     # --- what the collectors report -----------------------------------------------------------------------------
 
@@ -169,6 +195,8 @@ class Session:
             if self.counting and torch.is_grad_enabled():
                 with self.guard("weights"):
                     self.weights.count_all(module)
+                    # Read at once: what the first step makes of the weights must not be taken for how they began.
+                    self.read_devices()
         elif self.step in (1, 2, 5, 10):
             # Layers that were frozen at first.
             self.gradients.hook(module.parameters())
@@ -208,6 +236,8 @@ class Session:
             self.stop()
         with self.guard("loss"):
             self._close_losses()
+        with self.guard("device counts"):
+            self.read_devices()
         self.step += 1
         self.nonfinite.step_ends(skipped)
         if self.on_step is not None:
@@ -285,13 +315,10 @@ class Session:
         return compile
 
     def _disable_compile(self) -> None:
-        """Hooks set after the first compiled call are unseen by compiled code, and earlier ones change what is fused."""
-        self._dynamo = (os.environ.get("TORCHDYNAMO_DISABLE"), None)
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"
-        dynamo = sys.modules.get("torch._dynamo")
-        if dynamo is not None:
-            self._dynamo = (self._dynamo[0], dynamo.config.disable)
-            dynamo.config.disable = True
+        """Hooks set after the first compiled call are unseen by compiled code, and earlier ones change what is
+        fused.""" self._dynamo = (os.environ.get("TORCHDYNAMO_DISABLE"), None) os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        dynamo = sys.modules.get("torch._dynamo") if dynamo is not None: self._dynamo = (self._dynamo[0],
+        dynamo.config.disable) dynamo.config.disable = True
 
     def _restore_compile(self) -> None:
         variable, disabled = self._dynamo

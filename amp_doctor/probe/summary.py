@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amp_doctor.probe.count import Tally
+    from amp_doctor.probe.device_count import DeviceTally
     from amp_doctor.probe.session import Session
 
 # Libraries that scale losses and step in their own way, by the module that does it.
@@ -96,13 +97,13 @@ def _layers(session: Session) -> tuple[Layer, ...]:
     return tuple(sorted(found.values(), key=lambda layer: (layer.order, layer.name)))
 
 
-def _sites(tallies: Mapping[str, Tally], sampled: bool) -> dict[str, Site]:
+def _sites(tallies: Mapping[str, Tally | DeviceTally], sampled: bool) -> dict[str, Site]:
     return {
         role: Site(
             tally.dtype,
             tally.histogram(),
             sampled or tally.sampled or role in (WEIGHT, UPDATE),
-            dict(tally.swallowed),
+            {name: int(count) for name, count in tally.swallowed.items()},
         )
         for role in ROLES
         if (tally := tallies.get(role)) is not None and tally.dtype

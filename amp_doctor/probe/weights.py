@@ -74,7 +74,8 @@ class Weights:
                 if values is not None and self._session.wanted(record):
                     self._count(parameter, "optimizer")
                     new = part(values)
-                    self._update(parameter, old, new, self._session.tally(record, UPDATE, new.numel() < values.numel()))
+                    sampled = new.numel() < values.numel()
+                    self._update(parameter, old, new, self._session.tally(record, UPDATE, new.device, sampled=sampled))
 
     def _count(self, parameter: Any, phase: str) -> None:
         record = self._session.names.owner(parameter)
@@ -98,7 +99,8 @@ class Weights:
                 weight = old.to(half)
                 still = (weight.to(moved.dtype) + moved).to(half) == weight
                 swallowed = (still & (moved != 0)).sum()
-            tally.swallowed[name] = tally.swallowed.get(name, 0) + int(swallowed)
+            # Kept as a tensor: on a GPU nothing is read back before the end.
+            tally.swallowed[name] = tally.swallowed.get(name, 0) + swallowed
 
 
 def part(values: Tensor) -> Tensor:
