@@ -6,10 +6,8 @@ a note. The profile is made and handed on before `Stop` is raised, whatever the 
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +15,7 @@ from amp_doctor.probe.activations import Activations
 from amp_doctor.probe.count import Tally
 from amp_doctor.probe.device import describe
 from amp_doctor.probe.device_count import DevicePool, DeviceTally, on_host
+from amp_doctor.probe.eager import Eager
 from amp_doctor.probe.gradients import Gradients
 from amp_doctor.probe.names import Names, Record
 from amp_doctor.probe.nonfinite import Nonfinite
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from amp_doctor.diagnosis.profile import Profile
-    from amp_doctor.diagnosis.recommendation import Recommendation
-    from amp_doctor.finding import Finding
 
 # Backward passes without a step of torch.optim after which they are taken for steps themselves.
 _PATIENCE = 200
@@ -76,7 +73,7 @@ class Session:
         self._saved: SavedTensors | None = None
         self._backwards = 0
         self._began = time.perf_counter()
-        self._dynamo: tuple[str | None, bool | None] = (None, None)
+        self._eager = Eager()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -84,11 +81,10 @@ class Session:
         """Watch this process from now on."""
         self.active = True
         self._began = time.perf_counter()
-        self._disable_compile()
+        self._eager.install(self._patches, self.note)
         self.gradients.patch(self._patches)
         self.scalers.patch(self._patches)
         self._patches.wrap(torch.optim.Optimizer, "add_param_group", self._add_param_group)
-        self._patches.wrap(torch, "compile", self._compile)
         self.steps.install()
         self.activations.install()
 
@@ -99,7 +95,7 @@ class Session:
         self._stop_watching()
         self.steps.remove()
         self._patches.undo()
-        self._restore_compile()
+        self._eager.remove()
 
     def end(self, how: str) -> Profile:
         """The profile of what was seen, handed to `on_end`; the first call decides how the run ended."""
@@ -307,28 +303,6 @@ class Session:
 
         return add_param_group
 
-    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - torch's name
-            self.note("torch.compile was asked for; under the probe the model ran eagerly")
-            return original(*args, **kwargs)
-
-        return compile
-
-    def _disable_compile(self) -> None:
-        """Hooks set after the first compiled call are unseen by compiled code, and earlier ones change what is
-        fused.""" self._dynamo = (os.environ.get("TORCHDYNAMO_DISABLE"), None) os.environ["TORCHDYNAMO_DISABLE"] = "1"
-        dynamo = sys.modules.get("torch._dynamo") if dynamo is not None: self._dynamo = (self._dynamo[0],
-        dynamo.config.disable) dynamo.config.disable = True
-
-    def _restore_compile(self) -> None:
-        variable, disabled = self._dynamo
-        if variable is None:
-            os.environ.pop("TORCHDYNAMO_DISABLE", None)
-        else:
-            os.environ["TORCHDYNAMO_DISABLE"] = variable
-        if disabled is not None:
-            sys.modules["torch._dynamo"].config.disable = disabled
-
 
 class _Guard:
     """Cheaper than a generator's context manager: it is entered for every tensor."""
@@ -348,49 +322,3 @@ class _Guard:
             self._session.switch_off(self._collector, error)
             return True
         return False
-
-
-class Probe:
-    """Probes what runs inside a `with` block; training is ended after `steps` optimizer steps.
-
-    After the block `profile` holds what was seen, `findings` and `recommendation` what it means.
-    """
-
-    def __init__(
-        self, steps: int = 50, mode: str = AUTO, every: int = 1, layers: str | None = None, script: str = ""
-    ) -> None:
-        self._session = Session(Settings(steps, mode, every, layers, script=script))
-
-    def __enter__(self) -> Self:
-        self._session.install()
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        stopped = isinstance(error, Stop)
-        try:
-            how = (
-                "finished" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else "exception"
-            )
-            self._session.end("steps" if stopped else how)
-        finally:
-            self._session.remove()
-        return stopped
-
-    @property
-    def profile(self) -> Profile:
-        """What was seen so far, or in all once the block is left."""
-        return self._session.profile or self._session.snapshot()
-
-    @property
-    def findings(self) -> list[Finding]:
-        """The diagnoses, worst first."""
-        from amp_doctor.diagnosis.symptoms import findings
-
-        return findings(self.profile)
-
-    @property
-    def recommendation(self) -> Recommendation:
-        """What to use."""
-        from amp_doctor.diagnosis.recommend import recommend
-
-        return recommend(self.profile)
