@@ -96,6 +96,6 @@ def bug() -> int:
     complain(
         f"this is a bug of amp-doctor, not of your code. Please report what follows at {ISSUES}\n\n"
         f"amp-doctor {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
-        f"command: {' '.join(sys.argv)}\n\n{traceback.format_exc()}"
+        f"command: {' '.join(sys.orig_argv)}\n\n{traceback.format_exc()}"
     )
     return BUG

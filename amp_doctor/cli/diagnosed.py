@@ -111,6 +111,18 @@ class Destination:
         )
 
 
+def preload(style: str) -> None:
+    """Load what a report needs now, and not after a script that may change directory, `sys.path` or the limits."""
+    from amp_doctor.diagnosis import recommend, symptoms  # noqa: F401
+    from amp_doctor.diagnosis.registry import symptoms as registered
+
+    if style == "json":
+        from amp_doctor.report import to_probe_json  # noqa: F401
+    else:
+        from amp_doctor.report import to_profile_text  # noqa: F401
+    registered()
+
+
 def _can_draw(stream: TextIO) -> bool:
     """Whether the blocks of a bar can be written there."""
     from amp_doctor.report.bars import BLOCKS

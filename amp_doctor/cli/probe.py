@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from amp_doctor.cli.diagnosed import Destination, report_options
+from amp_doctor.cli.diagnosed import Destination, preload, report_options
 from amp_doctor.cli.output import complain
 from amp_doctor.cli.progress import StepLine
 from amp_doctor.errors import AmpDoctorError
@@ -84,6 +84,7 @@ def command(**options: Any) -> int:
         command=(*(("-m",) if options["as_module"] else ()), options["script"], *options["arguments"]),
     )
     destination = Destination.of(options)
+    preload(destination.style)
     line = StepLine()
     line.start()
     try:
