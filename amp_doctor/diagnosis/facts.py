@@ -46,6 +46,11 @@ class Facts:
         return max((one.counts.amax for one in self.gradients), default=0.0)
 
     @property
+    def broken(self) -> bool:
+        """NaN or infinity without any reduced precision: then what float16 would do is not the question."""
+        return self.profile.first_nonfinite is not None and not (self.use.float16 or self.use.bfloat16)
+
+    @property
     def largest_scale(self) -> float:
         """The largest power of two that no gradient overflows at, perhaps below 1."""
         return largest_scale(self.amax)

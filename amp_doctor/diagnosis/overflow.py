@@ -26,7 +26,7 @@ HEADROOM = 4.0
 @symptom("AMP604")
 def gradients_too_large(facts: Facts) -> Iterable[Draft]:
     """A scaler must skip a dozen steps before it reaches a scale that fits; only the worst layer is named."""
-    if facts.use.only_bfloat16 or not facts.gradients:
+    if facts.use.only_bfloat16 or facts.broken or not facts.gradients:
         return
     top = max(facts.gradients, key=lambda one: one.counts.amax)
     largest = f"the {ROLE_WORDS[top.role]} reach {magnitude(top.counts.amax)}"
@@ -55,7 +55,7 @@ def gradients_too_large(facts: Facts) -> Iterable[Draft]:
 @symptom("AMP605")
 def activations_overflow(facts: Facts) -> Iterable[Draft]:
     """Forward overflow, predicted from magnitudes or seen as infinities."""
-    if facts.use.only_bfloat16:
+    if facts.use.only_bfloat16 or facts.broken:
         return
     becomes = "becomes" if facts.use.float16 else "would become"
     for peak in facts.peaks:
@@ -81,7 +81,7 @@ def activations_overflow(facts: Facts) -> Iterable[Draft]:
 @symptom("AMP606")
 def little_headroom(facts: Facts) -> Iterable[Draft]:
     """An output that still fits, but not four times over."""
-    if facts.use.only_bfloat16:
+    if facts.use.only_bfloat16 or facts.broken:
         return
     for peak in facts.peaks:
         if not peak.overflows and peak.amax * HEADROOM >= FP16.overflow_threshold:

@@ -1,8 +1,8 @@
 """What a probed run has seen, as a value: it merges over steps and ranks, and goes to JSON and back.
 
 `a + b` is associative and commutative (losses up to rounding, and where all saw the same number of steps), and
-`Profile()` is its zero. All magnitudes are in true units: a gradient seen under a loss scale of 2^k is filed as if it had
-been 1.
+`Profile()` is its zero. All magnitudes are in true units: a gradient seen under a loss scale of 2^k is filed as if the
+scale had been 1.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 from amp_doctor.diagnosis.scale import Verdict, few, loss_scale
 from amp_doctor.diagnosis.snippet import snippet
+from amp_doctor.diagnosis.underflow import vanishing
 from amp_doctor.diagnosis.words import count, listed, magnitude
 
 if TYPE_CHECKING:
@@ -53,11 +54,11 @@ def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdic
     profile, here = known.profile, machine(known.profile.device)
     if not known.gradients:
         return "float32", "no gradient was counted, so nothing can be said about a reduced precision"
-    if profile.first_nonfinite is not None and not (known.use.float16 or known.use.bfloat16):
-        return "float32", f"the run in FP32 already meets {profile.first_nonfinite.value}: mend that first"
+    if known.broken or (_skips_to_the_end(profile) and not known.use.float16):
+        return "float32", "infinities or NaN appear without any reduced precision: mend that first"
     if not here.float16:
         return "float32", here.reason
-    healthy = fits and not keep
+    healthy = fits and not keep and not vanishing(known)
     if here.known and here.bfloat16:
         if known.use.float16 and healthy and not _skips_to_the_end(profile):
             return "float16", "the script runs in FP16 already, and nothing is lost that a scaler would not save"
@@ -66,16 +67,19 @@ def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdic
         return "float16", "every gradient that matters fits FP16 at one loss scale, and every output fits as it is"
     if here.known:
         if fits:
-            return (
-                "float16",
-                f"FP16 fits once {listed([one.layer for one in keep])} stay in FP32; BF16 is emulated here",
+            names = listed([one.layer for one in keep])
+            return "float16", f"FP16 fits once {names} stay in FP32; BF16 is emulated here" if keep else (
+                f"what vanishes in FP16 stands beside far larger gradients, and {here.name} only emulates BF16"
             )
         return "float32", f"FP16 fits at no loss scale or in too few layers, and {here.name} only emulates BF16"
-    return "bfloat16", _against_float16(fits, keep, verdict)
+    return "bfloat16", _against_float16(known, fits, keep, verdict)
 
 
-def _against_float16(fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdict) -> str:
+def _against_float16(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdict) -> str:
     names = listed([one.layer for one in keep])
+    if fits and not keep:
+        names = listed([one.layer.name for one, _ in vanishing(known)])
+        return f"BF16 has the range of FP32; in FP16 gradients of {names} vanish at every loss scale"
     if fits:
         return f"BF16 has the range of FP32; FP16 would need {names} in FP32"
     if verdict.loss_scale.admissible is None:

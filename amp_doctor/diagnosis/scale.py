@@ -54,7 +54,7 @@ def loss_scale(gradients: Iterable[Gradient], layers: int) -> Verdict:
         return Verdict(LossScale(False, None, None))
     exempt = _exempt(ranges)
     kept = [one for one in ranges if one not in exempt]
-    if not kept or not few(len(exempt), layers):
+    if not kept or not few(len(exempt), layers) or 2 * len(exempt) > len(ranges):
         return Verdict(LossScale(True, None, None))
     low, high = _interval(kept)
     wanted = min(high / HEADROOM, CAP)

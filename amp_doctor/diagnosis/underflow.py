@@ -52,9 +52,9 @@ def lost_at_every_scale(facts: Facts) -> Iterable[Draft]:
     for one, share in vanishing(facts):
         yield Draft(
             one.layer.name,
-            f"{percent(share)} of the {ROLE_WORDS[one.role]} vanish in FP16 even at {scale_words(facts.largest_scale)}, "
-            f"the largest loss scale that the largest gradient of the model, {magnitude(facts.amax)}, allows; here the "
-            f"largest is {magnitude(one.counts.amax)}",
+            f"{percent(share)} of the {ROLE_WORDS[one.role]} vanish in FP16 even at "
+            f"{scale_words(facts.largest_scale)}, the largest loss scale that the largest gradient of the model, "
+            f"{magnitude(facts.amax)}, allows; here the largest is {magnitude(one.counts.amax)}",
             share,
         )
 
@@ -64,18 +64,18 @@ def default_scale_too_small(facts: Facts) -> Iterable[Draft]:
     """A float32 run whose loss is so small that GradScaler would have to grow first, 2,000 steps for each doubling."""
     if facts.use.float16 or facts.use.bfloat16 or facts.broken or not 0 < facts.amax < FP16.min_normal:
         return
-    high = facts.largest_scale
-    wanted = {one: smallest_scale(one.counts) for one in facts.gradients}
-    losing = [one for one in facts.gradients if DEFAULT_SCALE < wanted[one] <= high]
+    wanted = [(one, smallest_scale(one.counts)) for one in facts.gradients]
+    losing = [(one, scale) for one, scale in wanted if DEFAULT_SCALE < scale <= facts.largest_scale]
     if losing:
-        worst = max(losing, key=lambda one: lost(one.counts, DEFAULT_SCALE))
-        others = len({one.layer.name for one in losing}) - 1
+        worst = max((one for one, _ in losing), key=lambda one: below_half(one.counts, DEFAULT_SCALE))
+        more = len({one.layer.name for one, _ in losing}) - 1
+        others = f" (and so in {count(more, 'more layer')})" if more else ""
         yield Draft(
             worst.layer.name,
             f"the {ROLE_WORDS[worst.role]} are at most {magnitude(worst.counts.amax)}: GradScaler's default of "
-            f"{scale_words(DEFAULT_SCALE)} leaves {percent(below_half(worst.counts, DEFAULT_SCALE))} of them below FP16's "
-            f"smallest number{f' (and those of {count(others, "more layer")})' if others else ''}; start at "
-            f"init_scale={scale_words(max(wanted[one] for one in losing))} or make the loss larger",
+            f"{scale_words(DEFAULT_SCALE)} leaves {percent(below_half(worst.counts, DEFAULT_SCALE))} of them below "
+            f"FP16's smallest number{others}; start at init_scale="
+            f"{scale_words(max(scale for _, scale in losing))} or make the loss larger",
         )
 
 
@@ -83,20 +83,15 @@ def vanishing(facts: Facts) -> list[tuple[Gradient, float]]:
     """The layers whose gradients vanish on their way back from the loss, and how much of them.
 
     What is tiny at the layer nearest to the loss comes from the loss itself: samples that fit, classes that nobody
-    takes for likely. Weights count only where no output was seen: a bias before a norm gets rounding noise for a gradient.
+    takes for likely. Weights count only where no output was seen: a bias before a norm has noise for a gradient.
     """
     if facts.largest_scale < 1:
         return []
     outputs = {one.layer.name for one in facts.gradients if one.role == ACTIVATION_GRAD}
     judged = [one for one in facts.gradients if one.role == ACTIVATION_GRAD or one.layer.name not in outputs]
-    nearest = max((one for one in judged if one.role == ACTIVATION_GRAD), key=lambda one: one.layer.order, default=None)
-    usual = _vanished(nearest, facts.largest_scale) if nearest is not None else 0.0
-    shares = [(one, _vanished(one, facts.largest_scale)) for one in judged]
-    return [(one, share) for one, share in shares if share > usual + VANISHING]
-
-
-def _vanished(one: Gradient, high: float) -> float:
-    return one.counts.lost(FP16, high)
+    shares = [(one, one.counts.lost(FP16, facts.largest_scale)) for one in judged]
+    usual = max((share for one, share in shares if one.at_loss), default=0.0)
+    return [(one, share) for one, share in shares if share > usual + VANISHING and not one.at_loss]
 
 
 def _worst_role(facts: Facts, share: Callable[[Gradient], float]) -> Iterator[tuple[Gradient, float]]:

@@ -117,7 +117,7 @@ def test_a_run_that_breaks_in_float32_is_to_be_mended_first() -> None:
     broken = miniature("[first_nonfinite]\nstep = 1\nphase = 'forward'\nlayer = 'fc1'\n")
     found = recommend(replace(HEALTHY, first_nonfinite=broken.first_nonfinite))
     assert found.dtype == "float32"
-    assert "already meets nan" in found.reasons[0]
+    assert "without any reduced precision" in found.reasons[0]
 
 
 def test_memory_per_opt_level_is_the_measured_table() -> None:
