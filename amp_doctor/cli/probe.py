@@ -85,8 +85,9 @@ def command(**options: Any) -> int:
     )
     destination = Destination.of(options)
     preload(destination.style)
+    diverted = options["output_format"] == "json" and not options["output"]
     line = StepLine()
-    line.start()
+    line.start(diverted)
     try:
         status: int = probe.run_script(
             target,
@@ -95,7 +96,7 @@ def command(**options: Any) -> int:
             scratch=options["scratch"],
             report=_reporter(destination, line, options["fail_on"]),
             progress=line,
-            stdout_to_stderr=options["output_format"] == "json" and not options["output"],
+            stdout_to_stderr=diverted,
         )
     finally:
         line.close()

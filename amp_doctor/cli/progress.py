@@ -9,7 +9,9 @@ output which passes by these streams (from C, from other processes) overwrites i
 
 from __future__ import annotations
 
+import io
 import os
+import stat
 import sys
 from contextlib import suppress
 from shutil import get_terminal_size
@@ -38,15 +40,25 @@ class StepLine:
         self._midline = False
         self._last = float("-inf")
 
-    def start(self) -> None:
-        """Draw for the first time, if stderr is a terminal and this is the only process that is told to train."""
+    def start(self, diverted: bool = False) -> None:
+        """Draw for the first time, if people look on and nothing but this process writes to their terminal.
+
+        With `diverted` the script's stdout goes to stderr.
+        """
         # Ranks of torchrun share a terminal, and write past each other.
-        if not _terminal(sys.stderr) or os.environ.get("WORLD_SIZE", "1") != "1" or os.environ.get("TERM") == "dumb":
+        alone = os.environ.get("WORLD_SIZE", "1") == "1" and os.environ.get("TERM") != "dumb"
+        if not alone or not _terminal(sys.stderr):
             return
-        # stderr first: it is the one that is drawn on.
-        for stream in (sys.stderr, sys.stdout):
-            if _terminal(stream):
-                self._shadow(stream)
+        shown = diverted or _terminal(sys.stdout)
+        if not shown and _piped(sys.stdout):
+            return  # into tee, say, which writes to the same terminal whenever it likes
+        # It is the first stream that is drawn on.
+        self._shadow(sys.stderr)
+        if shown and sys.stdout is not None:
+            if diverted and isinstance(sys.stdout, io.TextIOWrapper):
+                # As stderr is: what stood in a buffer could come out in the middle of a drawing.
+                sys.stdout.reconfigure(line_buffering=True)
+            self._shadow(sys.stdout)
         self._draw()
 
     def __call__(self, done: int, total: int) -> None:
@@ -102,3 +114,10 @@ class StepLine:
 
 def _terminal(stream: TextIO | None) -> bool:
     return stream is not None and hasattr(stream, "__dict__") and not stream.closed and stream.isatty()
+
+
+def _piped(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False

@@ -152,23 +152,13 @@ def test_there_is_no_line_where_it_would_disturb(
     assert screen.text == ""
 
 
-def test_there_is_none_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = StepLine(Clock())
-    steps.start()
-    steps(1, 2)
-    steps.close()
-    assert capsys.readouterr() == ("", "")
-
-
-def test_on_a_real_terminal_the_text_of_the_script_is_whole() -> None:
-    code = (
-        "from amp_doctor.cli.progress import StepLine\nimport os\nline = StepLine()\nline.start()\n"
-        "for n in range(3):\n    print('line', n)\n    line(n, 3)\nprint('no end', end='')\nline.close()\n"
-    )
+def on_terminal(code: str, script: str) -> str:
+    """What a terminal got from `script` of sh, whose "$0" -c "$1" runs `code` with stderr on that terminal."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
     environment.pop("WORLD_SIZE", None)
-    subprocess.run([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=environment, check=True)
+    command = ["sh", "-c", script, sys.executable, code]
+    subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, check=True)
     os.close(theirs)
     written = b""
     try:
@@ -177,6 +167,43 @@ def test_on_a_real_terminal_the_text_of_the_script_is_whole() -> None:
     except OSError:  # how Linux says that the other end was closed
         pass
     os.close(ours)
-    assert written.startswith(line(WAITING).encode() + ERASE.encode() + b"line 0\r\n")
-    shown = [part.rpartition("\x1b[K")[2].rpartition("\r")[2] for part in written.decode().split("\r\n")]
+    return written.decode()
+
+
+STEPS = """\
+import os
+from amp_doctor.cli.progress import StepLine
+line = StepLine()
+line.start({diverted})
+if {diverted}:
+    os.dup2(2, 1)
+for n in range(3):
+    print('line', n)
+    line(n, 3)
+print('no end', end='')
+line.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "diverted"), [('"$0" -c "$1"', False), ('"$0" -c "$1" >/dev/null', True), ('"$0" -c "$1" | cat', True)]
+)
+def test_on_a_real_terminal_the_text_of_the_script_is_whole(script: str, diverted: bool) -> None:
+    written = on_terminal(STEPS.format(diverted=diverted), script)
+    assert written.startswith(line(WAITING) + ERASE + "line 0\r\n")
+    shown = [part.rpartition("\x1b[K")[2].rpartition("\r")[2] for part in written.split("\r\n")]
     assert shown == ["line 0", "line 1", "line 2", "no end"]
+
+
+def test_into_a_pipe_there_is_no_line_and_into_a_file_there_is() -> None:
+    code = STEPS.format(diverted=False)
+    assert on_terminal(code, '"$0" -c "$1" | cat') == "line 0\r\nline 1\r\nline 2\r\nno end"
+    assert on_terminal(code, '"$0" -c "$1" >/dev/null').startswith(line(WAITING))
+
+
+def test_there_is_none_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = StepLine(Clock())
+    steps.start()
+    steps(1, 2)
+    steps.close()
+    assert capsys.readouterr() == ("", "")
