@@ -65,11 +65,14 @@ NO_STEP = "no optimizer step was seen"
 class Children:
     """Owns the wrapping of `Process.start` and the directory in which the children leave their profiles."""
 
-    def __init__(self, settings: Settings, spool: str | None = None, started: Callable[[], None] | None = None) -> None:
-        self._settings, self._tell = settings, started
+    def __init__(
+        self, recording: Recording, spool: str | None = None, started: Callable[[], None] | None = None
+    ) -> None:
+        self._recording, self._tell = recording, started
         self._spool, self._own = spool, spool is None
         self._patches = Patches()
         self._started: list[tuple[str, str]] = []
+        self._processes: list[Any] = []
         # What was started and is not looked into: modules whose processes these are, Python programs.
         self._pools: set[str] = set()
         self._programs: dict[str, None] = {}
@@ -83,8 +86,11 @@ class Children:
         """Leave them alone again."""
         self._patches.undo()
 
-    def close(self) -> None:
-        """Remove the profiles that were left."""
+    def close(self, by_force: bool = False) -> None:
+        """Remove the profiles that were left; `by_force` ends the children that are still running."""
+        for process in self._processes if by_force else ():
+            with suppress(OSError, ValueError, AssertionError):  # ended, closed, or of another process
+                process.terminate()
         if self._own and self._spool is not None:
             shutil.rmtree(self._spool, ignore_errors=True)
 
@@ -105,12 +111,14 @@ class Children:
             if self._spool is None:
                 self._spool = tempfile.mkdtemp(prefix="amp-doctor-")
             file = os.path.join(self._spool, f"{os.getpid()}-{len(self._started)}.json")
-            process.run = Watched(process, self._settings, file, self._spool)
+            recording = self._recording
+            process.run = Watched(process, recording.settings, recording.deadline, file, self._spool)
             try:
                 original(process)
             finally:
                 process.__dict__.pop("run", None)
             self._started.append((file, process.name))
+            self._processes.append(process)
             if self._tell is not None:
                 self._tell()
 
@@ -174,8 +182,8 @@ def _sum(profile: Profile, others: list[Profile]) -> Profile:
 class Watched:
     """Takes the place of `run` in a process object, and goes with it into the child."""
 
-    def __init__(self, process: Any, settings: Settings, file: str, spool: str) -> None:
-        self.process, self.settings, self.file, self.spool = process, settings, file, spool
+    def __init__(self, process: Any, settings: Settings, deadline: float | None, file: str, spool: str) -> None:
+        self.process, self.settings, self.deadline, self.file, self.spool = process, settings, deadline, file, spool
 
     def __call__(self) -> None:
         """Run what was to be run, under a session of this process."""
@@ -184,7 +192,8 @@ class Watched:
         file = ProfileFile(self.file)
         ranks = Ranks()
         recording = Recording(self.settings, file.checkpoint)
-        children = Children(self.settings, self.spool)
+        recording.deadline = self.deadline
+        children = Children(recording, self.spool)
         recording.stepped = lambda _step, _steps: ranks.look()
 
         def leave(how: str) -> None:
@@ -210,7 +219,8 @@ class Watched:
                 code = error.code if isinstance(error, SystemExit) else 1
                 if code not in (None, 0):
                     recording.note(f"{process.name} failed: {summary(error)}")
-                leave("exception" if code not in (None, 0) else "finished")
+                interrupted = isinstance(error, KeyboardInterrupt)
+                leave("interrupted" if interrupted else "exception" if code not in (None, 0) else "finished")
                 _fail(process, error)
             elif not follows_stop(error):
                 recording.note(f"after the stop {process.name} raised {summary(error)}")

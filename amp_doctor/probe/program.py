@@ -88,9 +88,11 @@ def _file(path: str) -> Program:
     if path.endswith(".ipynb"):
         raise ScriptError(f"{path} is a notebook; use `with Probe(steps=50) as probe:` in one of its cells")
     try:
-        io.TextIOWrapper(io.BytesIO(text), tokenize.detect_encoding(io.BytesIO(text).readline)[0]).read()
+        text.decode(tokenize.detect_encoding(io.BytesIO(text).readline)[0])
     except (UnicodeDecodeError, SyntaxError, LookupError) as error:
-        raise ScriptError(f"{path} is not a Python script: {error}") from error
+        unknown = "unknown encoding" in str(error)
+        reason = str(error) if unknown else "it is not UTF-8 text, and declares no other encoding"
+        raise ScriptError(f"{path} is not a Python script: {reason}") from error
     code = compile(text, full, "exec", dont_inherit=True)
     return Program(code, path, path0, _attributes(full, SourceFileLoader("__main__", full)))
 

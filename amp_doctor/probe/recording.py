@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 # Seconds between two savings of what has been seen so far.
 INTERVAL = 5.0
+WIDENED = (
+    "that was while calibrating, with autocast widened, so that dtypes were not those the script asks for: "
+    "--mode observe runs it as it is written"
+)
 NO_TORCH = "the script did not import torch"
 
 
@@ -35,6 +39,8 @@ class Recording:
         self.stepped: Callable[[int, int], None] | None = None
         self.stopping: Callable[[], None] | None = None
         self.firm_end: Callable[[], None] | None = None
+        # When the time is up, as `time.time()` tells it: children keep to it as well.
+        self.deadline: float | None = None
         self._keep = keep
         self._kept_at = -INTERVAL
         self._notes: list[str] = []
@@ -77,6 +83,8 @@ class Recording:
         if self._expired and how in ("steps", "finished"):
             how = "time-limit"
         if self.session is not None:
+            if how == "exception" and self.session.calibrating and self.session.scalers.widened:
+                self.note(WIDENED)
             return self._noted(self.session.end(how))
         if self._bare is None:
             asked = self.settings
@@ -121,6 +129,8 @@ class Recording:
         if self._keep is not None and self.session is not None and now - self._kept_at >= INTERVAL:
             self._kept_at = now
             self._keep(self._noted(self.session.snapshot()))
+        if self.deadline is not None and time.time() >= self.deadline:
+            self._expired = True
         if self._expired and self.session is not None:
             self.end("time-limit")
             self.session.stop()

@@ -83,9 +83,11 @@ class _Run:
         self._settings = settings
         self._ranks = Ranks()
         self._recording = Recording(settings, self._keep if file is not None else None)
+        if settings.time_limit is not None:
+            self._recording.deadline = time.time() + settings.time_limit
         self._recording.stepped, self._recording.stopping = self._stepped, self._stopping
         self._recording.firm_end = self._swallowed
-        self._children = Children(settings, started=self._child_started)
+        self._children = Children(self._recording, started=self._child_started)
         self._interrupts = Interrupts(self._killed, lambda: self._recording.end("steps"))
         self._patches = Patches()
         self._alarms: list[alarm.Watch] = []
@@ -160,6 +162,8 @@ class _Run:
             wind_up()
         except KeyboardInterrupt:
             outcome = Outcome("interrupted", outcome.status or 130)
+        except Stop:
+            self._recording.note("threads or atexit functions of the script had not ended, and were left")
         return outcome
 
     def _arm(self, seconds: float, how: str) -> None:
@@ -289,7 +293,7 @@ class _Run:
             sys.stderr.write(f"amp-doctor: {self._fault}\n")
             status = 2
         self._flush()
-        self._children.close()
+        self._children.close(True)
         self._exit(status)
 
     @staticmethod

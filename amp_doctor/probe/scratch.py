@@ -65,8 +65,13 @@ class Scratch:
         return path
 
     def target(self, target: Target) -> Target:
-        """The script in the copy."""
-        return target if target.path is None else replace(target, path=self.mapped(target.path))
+        """The script in the copy; what lies elsewhere stays where it is, under its full path."""
+        if target.path is None:
+            return target
+        full = os.path.normpath(os.path.join(self.origin, target.path))
+        moved = self.mapped(full)
+        relative = moved != full and not os.path.isabs(target.path)
+        return target if relative else replace(target, path=moved)
 
     def enter(self) -> None:
         """Make the copy the working directory; modules of the original write no bytecode beside themselves."""
