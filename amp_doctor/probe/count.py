@@ -37,11 +37,13 @@ def countable(value: Any) -> Tensor | None:
         return None
     if hasattr(value, "to_local"):  # a DTensor: this rank's shard
         value = value.to_local()
+    if type(value) not in _PLAIN:  # a parameter of a lazy module answers nothing else
+        return None
     if value.layout is not torch.strided:
         value = value.detach()._values() if value.layout is torch.sparse_coo else None
     if value is None or not value.is_floating_point() or not value.numel() or value.device.type == "meta":
         return None
-    if type(value) not in _PLAIN or torch._C._functorch.is_functorch_wrapped_tensor(value):
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
         return None
     plain: Tensor = value.detach()
     return plain

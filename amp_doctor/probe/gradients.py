@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
 from amp_doctor.diagnosis.profile import WEIGHT_GRAD
@@ -36,9 +37,10 @@ class Gradients:
         self._hooked = WeakIdKeyDictionary()
         # Depth of nested backward passes: reentrant checkpoints start one inside another.
         self.depth = 0
-        # The loss scale in force is 2^shift; `scale` is the exact one.
-        self.shift = 0
+        # The loss scale in force is `scale`: 2^shift times `rest`, which is 1 for a power of two.
         self.scale = 1.0
+        self.shift = 0
+        self.rest = 1.0
         # Losses of the step under way: detached, so that nothing is read back before the step ends.
         self.losses: list[tuple[Tensor, float]] = []
 
@@ -57,7 +59,7 @@ class Gradients:
         """Count the gradients of these parameters; those that need none yet are asked again."""
         for parameter in parameters:
             if isinstance(parameter, Tensor) and parameter.requires_grad and parameter.is_leaf:
-                if parameter in self._hooked:
+                if parameter in self._hooked or is_lazy(parameter):
                     continue
                 self._hooked[parameter] = True
                 if hasattr(parameter, "to_local"):
@@ -71,10 +73,7 @@ class Gradients:
         """The backward pass that starts now comes from a loss multiplied by `scale`."""
         self.scale = scale
         self.shift = round(log2(scale)) if scale > 0 and isfinite(scale) else 0
-        if 2.0**self.shift != scale:
-            self._session.note(
-                f"the loss scale {scale:g} is no power of two: gradients are filed as if it were 2^{self.shift}"
-            )
+        self.rest = scale / 2.0**self.shift if scale > 0 and isfinite(scale) else 1.0
 
     def _gradient(self, parameter: Tensor, gradient: Tensor) -> None:
         if self._session.counting:
@@ -110,7 +109,7 @@ class Gradients:
     def _run(
         self, original: Callable[..., Any], tensors: Any, args: Any, kwargs: dict[str, Any], *, is_loss: bool
     ) -> Any:
-        self.scale, self.shift = 1.0, 0
+        self.scale, self.shift, self.rest = 1.0, 0, 1.0
         self._session.backward_starts()
         self.depth += 1
         try:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor
 
+from amp_doctor.probe.patches import Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def others_hooked() -> bool:
-    """Whether the script's own hooks are in force: only the innermost are called, and a checkpoint needs its own."""
+    """Whether the script's own hooks are in force, or it has them refused.
+
+    Only the innermost are called, and a checkpoint needs its own; `torch.func.grad` raises when there are any.
+    """
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is None or top(True) is not None
+    allowed = getattr(torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: True)
+    return top is None or not allowed() or top(True) is not None
 
 
 def in_backward() -> bool:
@@ -23,17 +34,27 @@ class SavedTensors:
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
         self._on = False
+        self._patches = Patches()
 
     def start(self) -> None:
-        """From now on, until `stop`; regions of the script's own hooks nest inside."""
+        """From now on, until `stop`; the script's own hooks nest inside, and where it has them refused we make way."""
         torch._C._autograd._push_saved_tensors_default_hooks(self._pack, _unpack)
         self._on = True
+        self._patches.wrap(torch._C._autograd, "_saved_tensors_hooks_disable", self._make_way)
 
     def stop(self) -> None:
         """No more."""
+        self._patches.undo()
         if self._on:
             self._on = False
             torch._C._autograd._pop_saved_tensors_default_hooks()
+
+    def _make_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            self.stop()
+            return original(*args, **kwargs)
+
+        return refuse
 
     @property
     def bytes(self) -> int:

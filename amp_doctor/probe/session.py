@@ -163,6 +163,10 @@ class Session:
         if isinstance(tally, DeviceTally):
             # The first of a step to touch the site: what the step's counts show is filed under it.
             self._phases.setdefault(tally, (record, phase))
+        rest = self.gradients.rest if scaled else 1.0
+        if rest != 1.0:
+            tally.dtype = tally.dtype or str(values.dtype).removeprefix("torch.")
+            values = (values if values.dtype is torch.float64 else values.float()) / rest
         if tally.add(values, self.gradients.shift if scaled else 0):
             self.nonfinite.met(record, phase, values)
 
