@@ -32,12 +32,13 @@ class Streams:
             with suppress(OSError, ValueError, AttributeError):
                 self._kept[name] = _copy(stream.fileno())
         stdout = self._objects["stdout"]
-        if self._diverted:
-            self._divert(stdout)
+        # Before the diversion: a stream that was opened on a file asks the terminal in its place for a position.
         if isinstance(stdout, io.TextIOWrapper) and stdout is sys.__stdout__:
             # Ours writes escapes where a terminal lacks a character; stdin still has what Python chose.
             self._errors = stdout.errors
             stdout.reconfigure(errors=getattr(sys.__stdin__, "errors", None) or "strict")
+        if self._diverted:
+            self._divert(stdout)
 
     def _divert(self, stdout: Any) -> None:
         if len(self._kept) == len(NAMES):
@@ -90,8 +91,9 @@ class Streams:
     def _works(stream: Any, kept: int) -> bool:
         """Whether a stream is open and leads to where it led."""
         try:
-            return os.path.samestat(os.fstat(stream.fileno()), os.fstat(kept)) and "write" not in vars(stream)
-        except (OSError, ValueError):
+            same = os.path.samestat(os.fstat(stream.fileno()), os.fstat(kept))
+            return same and "write" not in getattr(stream, "__dict__", {})
+        except (OSError, ValueError, AttributeError):
             return False
 
 

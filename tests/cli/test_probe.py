@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pty
 import subprocess
 import sys
 from dataclasses import replace
@@ -298,3 +299,24 @@ def test_collecting_garbage_is_left_to_python_for_a_probe_only() -> None:
         told[verb] = tuple(map(int, done.stdout.splitlines()[-1].split()))
     assert told == {"probe": gc_of_python(), "rules": (200_000, 20, 20)}
     assert gc.isenabled()
+
+
+def test_json_goes_into_a_file_while_the_script_has_the_terminal(here: Path) -> None:
+    (here / "train.py").write_text(TRAIN)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "amp_doctor", "probe", *"--steps 4 --output-format json train.py".split()]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    with (here / "report.json").open("w") as file:
+        done = subprocess.run(command, env=environment, stdout=file, stderr=theirs, check=False)
+    os.close(theirs)
+    written = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            written += chunk
+    except OSError:  # how Linux says that the other end was closed
+        pass
+    os.close(ours)
+    assert done.returncode == 0
+    assert json.loads((here / "report.json").read_text())["profile"]["steps"]["attempted"] == 4
+    lines = [line.rpartition("\x1b[K")[2].rpartition("\r")[2] for line in written.decode().split("\r\n")]
+    assert lines == [f"arguments [] gc {gc_of_python()}", "step 0", "step 1", "step 2", ""]
