@@ -52,10 +52,11 @@ def layers_lines(sheet: Sheet) -> list[Line]:
     title = "Layers that matter, worst first" if chosen else "No layer stands out; those nearest to the limits"
     chosen = chosen or judged[:HEALTHY]
     table = Table.on(sheet)
-    out = [*table.heading(), []]
+    out = table.heading()
     for one in chosen:
-        out += [*table.rows(one.layer), []]
-    out += _rest(judged, len(chosen), sheet.width)
+        out += [[], *table.rows(one.layer)]
+    if rest := judged[len(chosen) :]:
+        out += [[], *_rest(rest, sheet.width)]
     return section(title, out)
 
 
@@ -74,10 +75,7 @@ def _judge(layer: Layer, sheet: Sheet) -> Judged:
     )
 
 
-def _rest(judged: list[Judged], shown: int, width: int) -> list[Line]:
-    rest = judged[shown:]
-    if not rest:
-        return []
+def _rest(rest: list[Judged], width: int) -> list[Line]:
     words = f"{counted(len(rest), 'layer is', 'layers are')} not shown"
     if trouble := sum(one.matters for one in rest):
         words += f", {trouble} of them for want of room"

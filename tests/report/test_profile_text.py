@@ -266,7 +266,7 @@ def test_a_gradient_without_a_finite_value_loses_nothing_that_could_be_told() ->
 
 def test_swallowed_updates_concern_weights_in_half_precision_only() -> None:
     weight = replace(ENCODER.sites["weight"], dtype="float32")
-    spared = replace(ENCODER, sites=ENCODER.sites | {"weight": weight})
+    spared = replace(ENCODER, sites={**ENCODER.sites, "weight": weight})
     assert "too small to move" not in report(replace(SICK, layers=(spared,)))
 
 

@@ -38,6 +38,7 @@ def test_its_report_tells_every_finding_and_keeps_to_the_width(name: str, width:
     text = to_profile_text(profile, found, advice, width=width, color=False)
     assert all(finding.code in text and (finding.layer or "") in text for finding in found)
     assert all(line in text for line in advice.snippet.splitlines())
+    assert "\n\n\n" not in text
     # Code is not broken, and neither are places.
     pasted = {f"  {line}" for line in advice.snippet.splitlines()}
     for line in text.splitlines():
@@ -48,7 +49,8 @@ def test_its_report_tells_every_finding_and_keeps_to_the_width(name: str, width:
 def test_its_json_holds_the_whole_profile(name: str) -> None:
     values = json.loads((PROFILES / f"{name}.json").read_text("utf-8"))
     profile = from_values(values, name)
-    document = json.loads(to_probe_json(profile, findings(profile), recommend(profile)))
+    text = to_probe_json(profile, findings(profile), recommend(profile))
+    document = json.loads(text, parse_constant=pytest.fail)
     assert document["profile"] == values
     assert [one["layer"] for one in document["findings"]] == [one.layer for one in findings(profile)]
     assert document["recommendation"]["dtype"] == recommend(profile).dtype
