@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from amp_doctor.numerics.histogram import ExponentHistogram
 
 # Classes whose result autocast on CUDA keeps in float32 (torch 2.13, ATen/autocast_mode.h, the fp32 lists); an
-# embedding follows its float32 table.
+# embedding follows its float32 table, a bilinear form is promoted to its float32 weights.
 _FLOAT32 = frozenset(
     "LayerNorm GroupNorm RMSNorm Softmax LogSoftmax Softmin Softmax2d AdaptiveLogSoftmaxWithLoss Softplus "
-    "CosineSimilarity PairwiseDistance Upsample UpsamplingNearest2d UpsamplingBilinear2d Embedding EmbeddingBag".split()
+    "CosineSimilarity PairwiseDistance Bilinear Upsample UpsamplingNearest2d UpsamplingBilinear2d Embedding "
+    "EmbeddingBag".split()
 )
 _FLOAT32_ENDINGS = ("LayerNorm", "RMSNorm", "GroupNorm", "Embedding", "Loss")
 # Classes whose result it makes half: the matrix products of the lower_precision_fp list.
-_HALF_STARTS = ("Linear", "Conv", "LazyConv", "LazyLinear", "Bilinear", "RNN", "LSTM", "GRU", "MultiheadAttention")
+_HALF_STARTS = ("Linear", "Conv", "LazyConv", "LazyLinear", "RNN", "LSTM", "GRU", "MultiheadAttention")
 _HALF_ENDINGS = ("Linear", "Attention", "PReLU")
 # Classes of torch.nn that compute in whatever arrives: half behind a matrix product, float32 behind a norm.
 _FOLLOWS = frozenset(

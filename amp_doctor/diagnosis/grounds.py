@@ -42,7 +42,7 @@ def reasons(known: Facts, verdict: Verdict, keep: Sequence[KeepFP32]) -> tuple[s
 def confidence(known: Facts, verdict: Verdict) -> str:
     """low for a short or truncated look, high for a long one with room to spare, else medium."""
     steps = known.profile.steps
-    if not known.gradients or known.use.truncated or steps.attempted < FEW_STEPS:
+    if not known.gradients or known.use.truncated or known.broken or steps.taken < FEW_STEPS:
         return "low"
     ends = verdict.loss_scale.admissible
     roomy = ends is not None and ends[1] / ends[0] >= WIDE and not verdict.exempt
