@@ -7,11 +7,14 @@ step inside the backward pass, and around the backward passes of a closure.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
@@ -38,7 +41,9 @@ class StepCounter:
         self._session = session
         self._handles: list[RemovableHandle] = []
         self._logs: dict[int, Attempts] = {}
+        # The optimizers whose steps are being run, and the frames in which they are.
         self._stack: list[Optimizer] = []
+        self._frames: list[FrameType] = []
         # The optimizer whose step a scaler is running, and whether its own hook has fired.
         self._scaled: Any = None
         self._fired = False
@@ -91,10 +96,12 @@ class StepCounter:
     def _begin(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not self._session.active:
             return
+        self._forget_raised()
         if optimizer not in self._stack:
             with self._session.guard("updates"):
                 self._session.weights.before(optimizer)
         self._stack.append(optimizer)
+        self._frames.append(sys._getframe(1))
 
     def _end(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not self._session.active:
@@ -102,6 +109,7 @@ class StepCounter:
         if optimizer in self._stack:
             while self._stack.pop() is not optimizer:
                 pass  # an inner step raised
+            del self._frames[len(self._stack) :]
         if optimizer in self._stack:
             return  # `super().step` of a subclass: the outer call counts
         with self._session.guard("updates"):
@@ -116,6 +124,19 @@ class StepCounter:
             self._wrapped(optimizer)
         elif id(optimizer) not in self._wrappers:
             self._attempt(self._log(optimizer), False)
+
+    def _forget_raised(self) -> None:
+        """A step that raised has no end; its frame is not among those that are running."""
+        if not self._stack:
+            return
+        running: set[FrameType] = set()
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            running.add(frame)
+            frame = frame.f_back
+        while self._frames and self._frames[-1] not in running:
+            self._frames.pop()
+            self._stack.pop()
 
     _wrappers: frozenset[int] = frozenset()
 

@@ -230,7 +230,9 @@ def test_what_is_not_counted(not_counted: object) -> None:
 
 
 def test_of_a_sparse_gradient_the_values_are_counted() -> None:
-    values = countable(torch.sparse_coo_tensor(torch.tensor([[1, 1, 4]]), torch.tensor([1.0, 2.0, 0.5]), (9,), check_invariants=True))
+    values = countable(
+        torch.sparse_coo_tensor(torch.tensor([[1, 1, 4]]), torch.tensor([1.0, 2.0, 0.5]), (9,), check_invariants=True)
+    )
     assert values is not None
     assert values.tolist() == [1.0, 2.0, 0.5]
 
