@@ -5,13 +5,12 @@ A spawned child starts without our hooks, a forked one with hooks that must be f
 profile in a file.
 """
 
-# ruff: noqa: PTH110, PTH118, PTH119
+# ruff: noqa: PTH110, PTH118
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.errors import ProfileError
 from amp_doctor.probe.patches import Patches
-from amp_doctor.probe.program import LAUNCHERS
 from amp_doctor.probe.ranks import TIMEOUT, Ranks
 from amp_doctor.probe.recording import NO_TORCH, Recording
 from amp_doctor.probe.saving import ProfileFile, read
@@ -33,7 +31,7 @@ from amp_doctor.probe.settings import Stop
 from amp_doctor.probe.traces import follows_stop, peel, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from amp_doctor.probe.settings import Settings
 
@@ -73,14 +71,12 @@ class Children:
         self._patches = Patches()
         self._started: list[tuple[str, str]] = []
         self._processes: list[Any] = []
-        # What was started and is not looked into: modules whose processes these are, Python programs.
+        # Libraries whose processes were started and are not looked into.
         self._pools: set[str] = set()
-        self._programs: dict[str, None] = {}
 
     def install(self) -> None:
         """Put a session into the processes that are started from now on."""
         self._patches.wrap(BaseProcess, "start", self._start)
-        self._patches.wrap(subprocess.Popen, "__init__", self._popen)
 
     def remove(self) -> None:
         """Leave them alone again."""
@@ -124,27 +120,18 @@ class Children:
 
         return start
 
-    def _popen(self, original: Callable[..., None]) -> Callable[..., None]:
-        def init(process: Any, args: Any, *more: Any, **options: Any) -> None:
-            words = args if isinstance(args, (list, tuple)) else str(args).split()
-            texts = [os.fsdecode(word) if isinstance(word, (bytes, os.PathLike)) else str(word) for word in words]
-            if texts and os.path.basename(texts[0]).startswith(LAUNCHERS):
-                shown = [text for text in texts[1:] if not text.startswith("-")]
-                self._programs[shown[0] if shown else texts[0]] = None
-            original(process, args, *more, **options)
+    def merged(self, profile: Profile, programs: Iterable[str] = ()) -> Profile:
+        """The profile of this process and those of all its children, with notes about what is missing.
 
-        return init
-
-    def merged(self, profile: Profile) -> Profile:
-        """The profile of this process and those of all its children, with notes about what is missing."""
+        `programs` are those that were started and not probed; they are named when there was nothing else to see.
+        """
         if self._spool is not None:
             profile = self._with_children(profile, self._spool)
         notes = []
         if not profile.steps.attempted:
-            notes += [f"processes of {home} were started, which are not probed" for home in sorted(self._pools)]
-            if self._programs:
-                programs = ", ".join(self._programs)
-                notes.append(f"the script started other Python programs, which are not probed: {programs}")
+            notes = [f"processes of {home} were started, which are not probed" for home in sorted(self._pools)]
+            if programs:
+                notes.append(f"the script started other Python programs, which are not probed: {', '.join(programs)}")
         return replace(profile, notes=(*profile.notes, *notes))
 
     def _with_children(self, profile: Profile, spool: str) -> Profile:

@@ -19,6 +19,7 @@ from amp_doctor.probe.interrupts import Interrupts, die_by
 from amp_doctor.probe.launch import run, stage, wind_up
 from amp_doctor.probe.patches import Patches
 from amp_doctor.probe.program import Target, program_of
+from amp_doctor.probe.programs import Programs
 from amp_doctor.probe.ranks import SHORT, TIMEOUT, Ranks
 from amp_doctor.probe.recording import Recording
 from amp_doctor.probe.saving import ProfileFile
@@ -88,6 +89,7 @@ class _Run:
         self._recording.stepped, self._recording.stopping = self._stepped, self._stopping
         self._recording.firm_end = self._swallowed
         self._children = Children(self._recording, started=self._child_started)
+        self._programs = Programs(settings)
         self._interrupts = Interrupts(self._killed, lambda: self._recording.end("steps"))
         self._patches = Patches()
         self._alarms: list[alarm.Watch] = []
@@ -137,6 +139,7 @@ class _Run:
         self._patches.wrap(os, "_exit", self._exits)
         self._interrupts.install()
         self._children.install()
+        self._programs.install(self._target)
         self._recording.install()
         if self._settings.time_limit is not None:
             self._arm(self._settings.time_limit, "time-limit")
@@ -147,6 +150,7 @@ class _Run:
             one.cancel()
         self._recording.remove()
         self._children.remove()
+        self._programs.remove()
         self._interrupts.remove()
         self._patches.undo()
 
@@ -227,7 +231,7 @@ class _Run:
             return None
         for one in self._alarms:
             one.cancel()
-        profile = self._children.merged(self._recording.end(outcome.how))
+        profile = self._children.merged(self._recording.end(outcome.how), self._programs.started)
         met = self._ranks.merged(profile, patience)
         self._recording.remove()
         self._streams.reclaim()

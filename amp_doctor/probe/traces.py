@@ -59,6 +59,8 @@ def show(error: BaseException) -> int:
     """Print an exception that ended the script, as Python does; the status to exit with."""
     peel(error)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as asked:

@@ -191,6 +191,13 @@ if __name__ == "__main__":
     assert (run.status, run.out, run.err, run.steps, run.ended) == (0, "", "", 4, "steps")
 
 
+def test_children_keep_to_the_time_limit(tmp_path: Path) -> None:
+    write(tmp_path, TRAINER + 'if __name__ == "__main__":\n    mp.spawn(train, args=(10**9,), nprocs=1)\n')
+    run = probed(tmp_path, "--steps", "1000000000", "--time-limit", "8", "train.py")
+    assert (run.status, run.out, run.err, run.ended) == (0, "", "", "time-limit")
+    assert run.steps > 0
+
+
 def test_a_fork_of_its_own_is_left_alone(tmp_path: Path) -> None:
     code = """\
 pid = os.fork()

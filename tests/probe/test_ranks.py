@@ -12,7 +12,8 @@ from torch._C._distributed_c10d import HashStore, Store
 
 from amp_doctor.diagnosis.profile import Profile, Steps
 from amp_doctor.probe.ranks import Ranks
-from tests.probe.running import Run, command, environment, found, write
+from tests.conftest import ROOT
+from tests.probe.running import Run, command, environment, found, probed, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,6 +135,32 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     assert run.ended in ("exception", "interrupted")
     assert run.steps == 2
     assert run.report is not None
+
+
+RELAUNCHED = """\
+import os, subprocess, sys
+
+if "RANK" not in os.environ:
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "2", "INIT": f"file://{os.getcwd()}/store"}
+    command = WORDS
+    os.chdir("/")
+    other = subprocess.Popen(command, env={**os.environ, "RANK": "1"}, text=True)
+"""
+
+
+@pytest.mark.parametrize("words", [["train.py"], ["-m", "train"]])
+def test_a_script_that_starts_its_other_ranks_itself(tmp_path: Path, words: list[str]) -> None:
+    """As Lightning does with strategy ddp."""
+    again = 'os.path.abspath(sys.argv[0]), "--lr"' if len(words) == 1 else '"-m", __spec__.name, "--lr"'
+    code = RELAUNCHED.replace("WORDS", f"[sys.executable, {again}]") + TRAINER
+    code += 'assert sys.argv[1:] == ["--lr"], sys.argv\nassert __name__ == "__main__"\n'
+    code += 'dist.init_process_group("gloo", os.environ["INIT"], rank=rank, world_size=2)\n'
+    write(tmp_path, code + "train(DistributedDataParallel(model))\n")
+    run = probed(tmp_path, "--steps", "4", *words, "--lr", PYTHONPATH=f"{ROOT}:{tmp_path}")
+    assert (run.status, run.err, run.steps, run.ended) == (0, "", 4, "steps")
+    assert sorted(run.out.splitlines()) == lines(3, 3)
+    assert run.profile is not None
+    assert (run.profile["ranks"], run.notes) == (2, "")
 
 
 # --- the exchange itself --------------------------------------------------------------------------------------------------
