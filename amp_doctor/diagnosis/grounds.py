@@ -49,12 +49,14 @@ def confidence(known: Facts, verdict: Verdict) -> str:
     return "high" if steps.taken >= MANY_STEPS and roomy else "medium"
 
 
-def would_change(known: Facts, dtype: str) -> tuple[str, ...]:
+def would_change(known: Facts, verdict: Verdict, dtype: str) -> tuple[str, ...]:
     """What later steps, another mode or another machine could bring."""
     profile = known.profile
     said = [
         f"the look was short ({count(profile.steps.attempted, 'early step')}): gradients shrink later, outputs may grow"
     ]
+    if profile.mode == "auto" and profile.precision.calibrated:
+        said.append("only the first fifth of the steps was calibrated: --mode calibrate looks at all of them")
     if known.use.truncated:
         said.append("the gradients were seen in FP16, where what was lost arrives as zeros: --mode calibrate sees them")
     if any(site.sampled for layer in profile.layers for site in layer.sites.values()):
@@ -63,7 +65,7 @@ def would_change(known: Facts, dtype: str) -> tuple[str, ...]:
         said.append(
             "an output beyond 65504 in some layer, or infinities that keep the scaler skipping, would call for BF16"
         )
-    elif dtype == "bfloat16":
+    elif dtype == "bfloat16" and verdict.loss_scale.admissible is not None:
         said.append(
             "a GPU without native BF16 (compute capability below 8.0) would call for FP16 with the loss scale above"
         )
@@ -81,7 +83,7 @@ def _scale_reasons(known: Facts, verdict: Verdict) -> list[str]:
     worst = max(known.gradients, key=lambda one: lost(one.counts, 1.0))
     said = [
         f"of the non-zero gradients {percent(saved)} lie in [2^-27, 2^-24), {percent(ignored)} below",
-        f"at scale 1 FP16 loses {percent(lost(worst.counts, 1.0))} of those that matter in {worst.layer.name}",
+        f"at scale 1 FP16 loses {percent(lost(worst.counts, 1.0))} of what matters in layer {worst.layer.name}",
     ]
     if scale.admissible is not None and scale.init_scale is not None:
         low, high = map(scale_words, scale.admissible)

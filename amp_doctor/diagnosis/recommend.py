@@ -42,7 +42,7 @@ def recommend(profile: Profile) -> Recommendation:
         speed=speed(profile),
         confidence=confidence(known, verdict),
         reasons=(why, *reasons(known, verdict, keep)),
-        would_change=would_change(known, dtype),
+        would_change=would_change(known, verdict, dtype),
     )
     half_weights = bool(set(profile.precision.weights) & set(HALF))
     tf32 = (profile.device.capability or (0, 0)) >= _TF32
