@@ -112,10 +112,12 @@ class Names:
         """The name to show for a layer."""
         if record.root < 0 or not self._roots:
             return record.path
-        root, _ = self._roots[record.root]
-        living = sorted({one.root for one in self.records if one.root >= 0 and self._roots[one.root][1]})
+        # A root of which nothing was counted is no second one: averaged weights, or a teacher, that are only evaluated.
+        counted = {one.root for one in self.records if one.tallies or one.observed or one is record}
+        living = sorted(root for root in counted if root >= 0 and self._roots[root][1])
         if living == [record.root] and record.path:
             return record.path
+        root, _ = self._roots[record.root]
         # The third Critic of a program is Critic#3.
         twins = [number for number in living if self._roots[number][0] == root]
         if record.root in twins and twins.index(record.root):
