@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from amp_doctor.diagnosis.recommendation import Recommendation
 
 _KINDS = ("cuda", "mps", "xpu")
+_CLIP = "    # Clip here, if at all: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
 
 
 def snippet(recommendation: Recommendation, kind: str, *, half_weights: bool, tf32: bool) -> str:
@@ -75,8 +76,8 @@ def _float16(device: str) -> list[str]:
         f'    with torch.autocast("{device}", dtype=torch.float16):',
         "        loss = criterion(model(x), y)",
         "    scaler.scale(loss).backward()",
-        "    scaler.unscale_(optimizer)  # only needed before clipping",
-        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # only if you clip",
+        "    scaler.unscale_(optimizer)",
+        _CLIP,
         "    scaler.step(optimizer)",
         "    scaler.update()",
     ]
@@ -89,7 +90,7 @@ def _bfloat16(device: str) -> list[str]:
         f'    with torch.autocast("{device}", dtype=torch.bfloat16):  # no GradScaler: BF16 has the range of FP32',
         "        loss = criterion(model(x), y)",
         "    loss.backward()",
-        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # only if you clip",
+        _CLIP,
         "    optimizer.step()",
     ]
 
@@ -100,5 +101,6 @@ def _float32() -> list[str]:
         "    optimizer.zero_grad(set_to_none=True)",
         "    loss = criterion(model(x), y)",
         "    loss.backward()",
+        _CLIP,
         "    optimizer.step()",
     ]

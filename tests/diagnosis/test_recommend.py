@@ -212,7 +212,7 @@ def test_our_own_linter_likes_the_snippet(device: Device, profile: Profile) -> N
 
 
 @given(profiles())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_profile_gets_a_verdict_that_holds_together(profile: Profile) -> None:
     found = recommend(profile)
     json.dumps(to_values(found), allow_nan=False)
@@ -232,7 +232,7 @@ def test_every_profile_gets_a_verdict_that_holds_together(profile: Profile) -> N
 
 
 @given(profiles())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_profile_gets_findings_worst_first(profile: Profile) -> None:
     found = findings(profile)
     ranks = [finding.severity.rank for finding in found]
