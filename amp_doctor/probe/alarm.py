@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +33,33 @@ class Watch(threading.Thread):
         """Let a cancelled one come to its end."""
         if threading.current_thread() is not self and self.is_alive():
             self.join(1.0)
+
+
+class Alarms:
+    """The threads of one run that wait for something."""
+
+    def __init__(self) -> None:
+        self._watches: list[Watch] = []
+
+    @property
+    def rang(self) -> bool:
+        """Whether one of them has rung."""
+        return any(one.rang for one in self._watches)
+
+    def start(self, watch: Watch) -> None:
+        """Set one more."""
+        self._watches.append(watch)
+        watch.start()
+
+    def cancel(self) -> None:
+        """There is no need for any of them any more."""
+        for one in self._watches:
+            one.cancel()
+
+    def wait(self) -> None:
+        """Let the cancelled ones come to their end."""
+        for one in self._watches:
+            one.wait()
 
 
 class Alarm(Watch):
@@ -65,3 +93,13 @@ class Lookout(Watch):
             if self._happened():
                 self._then()
                 return
+
+
+def wait_for(happened: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something has happened, but no longer than so many seconds; whether it has."""
+    until = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.02)
+    return True

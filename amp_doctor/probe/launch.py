@@ -72,18 +72,23 @@ def _keep_findable() -> None:
         sys.path.append(os.path.dirname(os.path.dirname(absolute(amp_doctor.__file__))))  # noqa: PTH120
 
 
-def wind_up() -> None:
+def others_of(known: set[threading.Thread]) -> list[threading.Thread]:
+    """The threads that are not `known` and would keep this process from ending."""
+    me = threading.current_thread()
+    return [one for one in threading.enumerate() if not one.daemon and one is not me and one not in known]
+
+
+def wind_up(known: set[threading.Thread]) -> None:
     """What Python does when `__main__` has ended: wait for the other threads, then call the atexit functions.
 
-    It is done here so that the report comes after everything the script has to say.
+    It is done here so that the report comes after everything the script has to say. Threads that are `known` from
+    before the script are not waited for.
     """
     callbacks: list[Any] = getattr(threading, "_threading_atexits", [])
     for callback in reversed(callbacks):  # executors: their idle threads would never end by themselves
         callback()
     callbacks.clear()
-    while others := [one for one in threading.enumerate() if not one.daemon and one is not threading.current_thread()]:
+    while others := others_of(known):
         for one in others:
-            if one is threading.main_thread():
-                return  # not the place to wait
             one.join()
     getattr(atexit, "_run_exitfuncs", int)()

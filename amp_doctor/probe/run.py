@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.errors import ProfileError
@@ -16,7 +18,7 @@ from amp_doctor.probe.children import Children
 from amp_doctor.probe.ending import Outcome, outcome_of
 from amp_doctor.probe.forks import in_children
 from amp_doctor.probe.interrupts import Interrupts, die_by
-from amp_doctor.probe.launch import run, stage, wind_up
+from amp_doctor.probe.launch import others_of, run, stage, wind_up
 from amp_doctor.probe.patches import Patches
 from amp_doctor.probe.program import Target, program_of
 from amp_doctor.probe.programs import Programs
@@ -25,8 +27,8 @@ from amp_doctor.probe.recording import Recording
 from amp_doctor.probe.saving import ProfileFile
 from amp_doctor.probe.scratch import Scratch
 from amp_doctor.probe.settings import Stop
-from amp_doctor.probe.streams import Streams
-from amp_doctor.probe.traces import show
+from amp_doctor.probe.streams import Streams, flush
+from amp_doctor.probe.traces import show, without_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +94,9 @@ class _Run:
         self._programs = Programs(settings)
         self._interrupts = Interrupts(self._killed, lambda: self._recording.end("steps"))
         self._patches = Patches()
-        self._alarms: list[alarm.Watch] = []
+        self._alarms = alarm.Alarms()
+        self._looking = False
+        self._threads = set(threading.enumerate())
         self._exit = os._exit
         self._owner = os.getpid()
         # Whoever takes the ticket closes the run.
@@ -116,8 +120,7 @@ class _Run:
                 die_by(self._deadly)
             if not self._is_clear():
                 self._leave_at_once(status)
-        for one in self._alarms:
-            one.wait()
+        self._alarms.wait()
         if self._fault is not None:
             raise self._fault
         return status
@@ -135,7 +138,7 @@ class _Run:
         stack.callback(self._children.close)
         stack.callback(in_children(self._take_down))
         stack.callback(self._take_down)
-        self._patches.wrap(threading, "excepthook", _without_stop)
+        self._patches.wrap(threading, "excepthook", without_stop)
         self._patches.wrap(os, "_exit", self._exits)
         self._interrupts.install()
         self._children.install()
@@ -146,8 +149,7 @@ class _Run:
 
     def _take_down(self) -> None:
         """Give back what is wrapped: at the end, and in forked children."""
-        for one in self._alarms:
-            one.cancel()
+        self._alarms.cancel()
         self._recording.remove()
         self._children.remove()
         self._programs.remove()
@@ -163,7 +165,7 @@ class _Run:
         if outcome.shown and error is not None:
             outcome = Outcome(outcome.how, show(error) or None)
         try:
-            wind_up()
+            wind_up(self._threads)
         except KeyboardInterrupt:
             outcome = Outcome("interrupted", outcome.status or 130)
         except Stop:
@@ -172,28 +174,26 @@ class _Run:
 
     def _arm(self, seconds: float, how: str) -> None:
         def give_up() -> None:
-            self._end_firmly(f"the script did not end within {alarm.GRACE:g} s after the stop, and was ended", how)
+            note = f"the script did not end within {alarm.GRACE:g} s after the stop, and was ended"
+            self._end_firmly(note, how, SHORT)
 
         def interrupt() -> None:
             if how == "time-limit":
                 self._recording.expire()
-                until = time.monotonic() + alarm.RUNOUT
-                while not self._recording.stopped and time.monotonic() < until:
-                    time.sleep(0.02)
-                if self._recording.stopped:
+                if alarm.wait_for(lambda: self._recording.stopped, alarm.RUNOUT):
                     return
             self._interrupts.stop_main()
 
-        one = alarm.Alarm(seconds, interrupt, give_up)
-        self._alarms.append(one)
-        one.start()
+        self._alarms.start(alarm.Alarm(seconds, interrupt, give_up))
 
     def _child_started(self) -> None:
         """Nobody answers a script that waits for what its stopped children were to say."""
-        if not any(isinstance(one, alarm.Lookout) for one in self._alarms):
-            one = alarm.Lookout(lambda: self._children.all_stopped and not self._recording.steps, self._stopping)
-            self._alarms.append(one)
-            one.start()
+        if not self._looking:
+            self._looking = True
+            self._alarms.start(alarm.Lookout(self._only_stopped_children, self._stopping))
+
+    def _only_stopped_children(self) -> bool:
+        return self._children.all_stopped and not self._recording.steps
 
     # --- what is heard from the session -----------------------------------------------------------------------------
 
@@ -211,16 +211,19 @@ class _Run:
 
     def _stopping(self) -> None:
         """Stop is about to be raised: the script gets some time to come to its end."""
-        if not any(one.rang for one in self._alarms):
-            for one in self._alarms:
-                one.cancel()
-            self._arm(alarm.PATIENCE, "steps")
+        if not self._alarms.rang:
+            self._alarms.cancel()
+            limit, patience = self._recording.deadline, alarm.PATIENCE
+            if limit is not None:
+                patience = min(patience, max(limit - time.time(), alarm.GRACE))
+            self._arm(patience, "steps")
 
     def _swallowed(self) -> None:
         self._end_firmly(
             "the script caught the stop (a bare `except:` or `except BaseException`) and trained on: it was ended on "
             "the spot, without its own cleanup and atexit functions",
             "steps",
+            TIMEOUT,
         )
 
     # --- the ends -----------------------------------------------------------------------------------------------------
@@ -229,8 +232,7 @@ class _Run:
         """Make the profile whole, write it, report; the status to exit with, None when that was done before."""
         if not next(self._ticket, False):
             return None
-        for one in self._alarms:
-            one.cancel()
+        self._alarms.cancel()
         profile = self._children.merged(self._recording.end(outcome.how), self._programs.started)
         met = self._ranks.merged(profile, patience)
         self._recording.remove()
@@ -246,33 +248,29 @@ class _Run:
         return self._report(profile, outcome.status)
 
     def _noted(self, profile: Profile, missing: list[int]) -> Profile:
-        from dataclasses import replace
-
         if missing:
             ranks = ", ".join(map(str, missing))
             profile = replace(profile, notes=(*profile.notes, f"not heard of in time, and not counted: rank {ranks}"))
         return self._scratch.told(profile) if self._scratch is not None else profile
 
-    def _end_firmly(self, note: str, how: str) -> None:
+    def _end_firmly(self, note: str, how: str, patience: float) -> None:
         """From where the script cannot catch anything: report, and end the process."""
         self._recording.note(note)
-        status = self._close(Outcome(how), SHORT)
+        status = self._close(Outcome(how), patience)
         if status is not None:
             self._leave_at_once(status)
 
     def _killed(self, number: int) -> None:
         """A signal that would have ended the plain run."""
         self._deadly = number
-        import signal
-
         self._recording.note(f"ended by {signal.Signals(number).name}")
+        status: int | None = 0
         try:
             status = self._close(Outcome("interrupted", 128 + number), 0.0)
         finally:
-            pass
-        if status is not None:
-            self._flush()
-            die_by(number)
+            if status is not None:  # else a report is on its way, and the process dies after it
+                flush()
+                die_by(number)
 
     def _exits(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
         def _exit(status: int) -> Any:
@@ -289,29 +287,12 @@ class _Run:
         """Whether the process can end as usual: no thread of a stopped script is left, and no process group."""
         if not self._recording.stopped:
             return True
-        others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
-        return not others and self._ranks.leave(TIMEOUT)
+        return not others_of(self._threads) and self._ranks.leave(TIMEOUT)
 
     def _leave_at_once(self, status: int) -> None:
         if self._fault is not None:
             sys.stderr.write(f"amp-doctor: {self._fault}\n")
             status = 2
-        self._flush()
+        flush()
         self._children.close(True)
         self._exit(status)
-
-    @staticmethod
-    def _flush() -> None:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-
-
-def _without_stop(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A thread that was stopped has nothing to say about it."""
-
-    def excepthook(args: Any) -> Any:
-        if not issubclass(args.exc_type, Stop):
-            original(args)
-
-    return excepthook

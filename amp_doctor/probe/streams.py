@@ -97,6 +97,13 @@ class Streams:
             return False
 
 
+def flush() -> None:
+    """Write out what stands in the streams, as far as they take it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
 def _copy(descriptor: int) -> int:
     """A copy above the numbers that programs expect; it is not passed on to other programs."""
     try:

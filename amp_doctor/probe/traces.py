@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import amp_doctor
 from amp_doctor.probe.settings import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
 HOME = os.path.dirname(os.path.abspath(amp_doctor.__file__)) + os.sep  # noqa: PTH100, PTH120
@@ -83,6 +83,16 @@ def status_of(asked: SystemExit) -> int:
         return asked.code & 0xFF
     _complain(f"{asked.code}\n")
     return 1
+
+
+def without_stop(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A `threading.excepthook` that has nothing to say about a thread that was stopped."""
+
+    def excepthook(args: Any) -> Any:
+        if not issubclass(args.exc_type, Stop):
+            original(args)
+
+    return excepthook
 
 
 def summary(error: BaseException) -> str:
