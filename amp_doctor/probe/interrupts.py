@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from amp_doctor.probe.alarm import wait_for
 from amp_doctor.probe.settings import Stop
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # Sent by kill, torchrun and batch systems; by losing the terminal.
 DEADLY = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+# Seconds after which a main thread that has not run its signal handler is taken to be stuck.
+DEAF = 3.0
 
 
 class Interrupts:
@@ -29,7 +32,8 @@ class Interrupts:
         self._die, self._expire = die, expire
         self._thread = threading.get_ident()
         self._ours: list[int] = []
-        self._due = False
+        self._due = self._met = False
+        self._pipe: tuple[int, int] | None = None
         self.open = False
 
     def install(self) -> None:
@@ -40,8 +44,30 @@ class Interrupts:
                     signal.signal(number, self._arrives)
                     self._ours.append(number)
 
+    def listen(self) -> None:
+        """Have a thread answer where the main thread cannot, because it waits inside torch for a rank that is gone."""
+        if not self._ours:
+            return
+        self._pipe = read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._answer, args=(read,), name="amp-doctor", daemon=True).start()
+
+    def _answer(self, read: int) -> None:
+        with suppress(OSError):  # closed
+            while number := os.read(read, 1):
+                if number[0] in self._ours and not self._due and not wait_for(lambda: self._met, DEAF):
+                    self._die(number[0])
+
     def remove(self) -> None:
         """Listen no more; what the script has installed meanwhile stays."""
+        if self._pipe is not None:
+            pipe, self._pipe = self._pipe, None
+            with suppress(ValueError):
+                if (other := signal.set_wakeup_fd(-1)) != pipe[1]:
+                    signal.set_wakeup_fd(other)
+            for descriptor in pipe[::-1]:
+                os.close(descriptor)
         for number in self._ours:
             with suppress(ValueError):
                 if signal.getsignal(number) == self._arrives:
@@ -67,6 +93,7 @@ class Interrupts:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
 
     def _arrives(self, number: int, _frame: object) -> None:
+        self._met = True
         if self._due:
             self._due = False
             if self.open:
@@ -78,5 +105,8 @@ class Interrupts:
 
 def die_by(number: int) -> None:
     """End this process by the signal, as it would have without us."""
-    signal.signal(number, signal.SIG_DFL)
+    try:
+        signal.signal(number, signal.SIG_DFL)
+    except ValueError:  # not the main thread, which alone may do that in Python
+        ctypes.CDLL(None).signal(number, 0)
     os.kill(os.getpid(), number)

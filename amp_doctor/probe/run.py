@@ -141,6 +141,8 @@ class _Run:
         self._patches.wrap(threading, "excepthook", without_stop)
         self._patches.wrap(os, "_exit", self._exits)
         self._interrupts.install()
+        if self._ranks.size > 1:
+            self._interrupts.listen()
         self._children.install()
         self._programs.install(self._target)
         self._recording.install()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ from amp_doctor.diagnosis.profile import Profile, Steps
 from amp_doctor.probe.ranks import Ranks
 from tests.conftest import ROOT
 from tests.probe.running import Run, command, environment, found, probed, write
+from tests.probe.test_runner import signalled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,6 +163,24 @@ def test_a_script_that_starts_its_other_ranks_itself(tmp_path: Path, words: list
     assert sorted(run.out.splitlines()) == lines(3, 3)
     assert run.profile is not None
     assert (run.profile["ranks"], run.notes) == (2, "")
+
+
+STUCK = """\
+import ctypes, torch
+libc, lock = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+libc.pthread_mutex_lock(lock)
+print("now", flush=True)
+libc.pthread_mutex_lock(lock)
+"""
+
+
+def test_a_rank_that_is_stuck_inside_torch_answers_to_sigterm(tmp_path: Path) -> None:
+    """As when NCCL waits for a rank that has died, and torchrun ends the others."""
+    write(tmp_path, STUCK)
+    run = signalled(tmp_path, signal.SIGTERM, "train.py", RANK="0", WORLD_SIZE="2")
+    assert (run.status, run.err, run.steps, run.ended) == (-signal.SIGTERM, "", 0, "interrupted")
+    assert "ended by SIGTERM" in run.notes
+    assert run.report is not None
 
 
 # --- the exchange itself --------------------------------------------------------------------------------------------------

@@ -320,13 +320,13 @@ def test_a_script_that_swallows_the_time_limit_is_ended(tmp_path: Path) -> None:
 # --- interrupted, killed --------------------------------------------------------------------------------------------------
 
 
-def signalled(where: Path, number: int, *words: str) -> Run:
+def signalled(where: Path, number: int, *words: str, **more: str) -> Run:
     """A probe that is sent a signal as soon as the script has said `now`."""
     report, profile = where / "report.txt", where / "profile.json"
     with subprocess.Popen(
         command(*words, report=report, profile=profile),
         cwd=where,
-        env=environment(),
+        env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
