@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -93,7 +94,8 @@ class Recording:
                 command=asked.command, script=asked.script, mode=asked.mode, steps=steps, ended=how, ranks=1
             )
             self._ends(self._bare)
-        return self._noted(replace(self._bare, notes=(NO_TORCH,)))
+        missing = () if "torch" in sys.modules else (NO_TORCH,)
+        return self._noted(replace(self._bare, notes=missing))
 
     def expire(self) -> None:
         """From any thread: the time is up, and the next step is the last."""
@@ -101,8 +103,11 @@ class Recording:
 
     def _begin(self) -> None:
         """Torch is there."""
-        from amp_doctor.probe.session import Session
-
+        try:
+            from amp_doctor.probe.session import Session
+        except Exception as error:  # noqa: BLE001 - a torch that we do not know must not end the script
+            self.note(f"the probe could not begin, as this torch lacks what it needs: {error}")
+            return
         self.session = session = Session(self.settings, self._ends)
         session.on_step = self._steps
         if self.firm_end is not None:
