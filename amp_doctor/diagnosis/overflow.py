@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 # A scaler that must skip so many first steps was started too high; gradients of 2,048 are that far from the default.
 SKIPS = 12
-# With a loss that float16 cannot hold, fewer are enough.
-SKIPS_OF_A_HUGE_LOSS = 6
 HEADROOM = 4.0
 
 
@@ -38,8 +36,9 @@ def gradients_too_large(facts: Facts) -> Iterable[Draft]:
         return
     skips = ceil(log2(top.counts.amax * start / FP16.overflow_threshold)) if top.counts.amax else 0
     loss = max((abs(value) for value in facts.profile.loss if isfinite(value)), default=0.0)
-    huge = loss >= FP16.overflow_threshold
-    if skips >= (SKIPS_OF_A_HUGE_LOSS if huge else SKIPS):
+    if skips >= SKIPS:
+        # A large loss alone is healthy, when it is a sum: autocast computes it in FP32.
+        huge = loss >= FP16.overflow_threshold
         words = f"; the loss itself, up to {magnitude(loss)}, does not fit FP16" if huge else ""
         cure = (
             f"start at init_scale={scale_words(facts.largest_scale)} or make the loss smaller"
