@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS = 20
+# Where autocast and the scaler work; tests/benchmarks/gpu_check.py sets another, and the default device with it.
+DEVICE = "cpu"
 
 Run = "Callable[[], list[nn.Module]]"
 RUNS: dict[str, Callable[[], list[nn.Module]]] = {}
@@ -127,10 +129,10 @@ def _scaled(
 ) -> list[nn.Module]:
     model = perceptron()
     optimizer = optimizer_of(model.parameters())
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=4)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=scale, growth_interval=4)
     for _ in range(STEPS):
         x, y = example()
-        with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        with torch.autocast(DEVICE, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
             loss = F.cross_entropy(model(x).float(), y)
         optimizer.zero_grad()
         scaler.scale(loss).backward()

@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from amp_doctor.probe import Probe
-from tests.probe.fixture_models import FILES, bits, kept_models, load, title
+from tests.probe.fixture_models import FILES, kept_models, load, title
 from tests.probe.neutral_runs import RUNS
+from tests.probe.outcomes import outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from torch import nn
-
-# More than any of them takes: the run ends by itself.
-FOREVER = 10_000
-
-
-def outcome(run: Callable[[], list[nn.Module]], probed: dict[str, Any] | None) -> tuple[object, Probe | None]:
-    """Everything that training leaves behind, and the probe that watched it if any."""
-    torch.manual_seed(0)
-    random.seed(0)
-    said = io.StringIO()
-    probe = Probe(steps=FOREVER, **probed) if probed is not None else None
-    with contextlib.redirect_stdout(said), probe or contextlib.nullcontext():
-        models = run()
-    left = [
-        (name, bits(tensor)) for model in models for name, tensor in (*model.named_parameters(), *model.named_buffers())
-    ]
-    gradients = [
-        bits(one.grad.coalesce().values() if one.grad.is_sparse else one.grad)
-        for model in models
-        for one in model.parameters()
-        if one.grad is not None
-    ]
-    hooks = [
-        (len(module._forward_hooks), len(module._backward_hooks)) for model in models for module in model.modules()
-    ]
-    return (left, gradients, hooks, said.getvalue(), bits(torch.get_rng_state()), random.getstate()), probe
 
 
 @pytest.mark.parametrize("name", RUNS)
