@@ -327,6 +327,8 @@ def signalled(where: Path, number: int, *words: str, **more: str) -> Run:
         command(*words, report=report, profile=profile),
         cwd=where,
         env=environment(**more),
+        # Jobs in the background of a shell ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
