@@ -66,7 +66,8 @@ def _peaks(profile: Profile, use: InUse) -> Iterable[Peak]:
     """One per layer or operator, the largest first; an operator beats its layer, for it has a line."""
     found: dict[str, Peak] = {}
     for peak in (*_operators(profile), *_outputs(profile, use), *_weights(profile)):
-        found.setdefault(peak.layer, peak)
+        if peak.layer not in found or (peak.overflows and not found[peak.layer].overflows):
+            found[peak.layer] = peak
     return sorted(found.values(), key=lambda peak: (not peak.infinite, -peak.amax))
 
 

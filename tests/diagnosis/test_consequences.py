@@ -54,3 +54,12 @@ def test_infinite_outputs_of_broken_weights_are_no_overflow() -> None:
     assert codes(run) == [("AMP605", "0")]
     run = replace(run, first_nonfinite=FirstNonfinite(1, "optimizer", "0", "inf"))
     assert codes(run) == [("AMP607", "0")]
+
+
+def test_a_weight_that_overflows_is_told_although_the_output_fits() -> None:
+    large = ExponentHistogram({16: 1, -3: 99}, amax=1e5, amin=0.125)
+    fits = ExponentHistogram({3: 100}, amax=8.0, amin=8.0)
+    run = profile(Layer("0", "Linear", sites={"activation": Site("float32", fits), "weight": Site("float32", large)}))
+    (finding,) = findings(run)
+    assert (finding.code, finding.layer) == ("AMP605", "0")
+    assert "a weight of this layer reaches 100,000" in finding.message
