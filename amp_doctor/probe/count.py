@@ -28,6 +28,7 @@ _UPPER = 1 if sys.byteorder == "little" else 0
 _SMALL = 16_384
 # From here on a second thread pays for being woken.
 _LARGE = 1 << 18
+_PIECE = 1 << 17
 _SMALLEST_NORMAL = 2.0**-126
 
 
@@ -106,7 +107,10 @@ def smallest(values: Tensor) -> float:
     """
     whole = torch.int32 if values.dtype is torch.float32 else torch.int16
     largest = torch.iinfo(whole).max
-    bits = (values.view(whole) & largest).sub_(1).bitwise_and_(largest).min()
+    # In pieces: fresh memory for a copy of a large tensor costs four times what is done with it.
+    pieces = values.view(whole).split(_PIECE) if values.numel() > _PIECE else (values.view(whole),)
+    lows = [(piece & largest).sub_(1).bitwise_and_(largest).min() for piece in pieces]
+    bits = lows[0] if len(lows) == 1 else torch.stack(lows).min()
     return inf if int(bits) == largest else float(bits.add_(1).view(values.dtype))
 
 
