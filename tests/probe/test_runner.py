@@ -350,9 +350,20 @@ def test_ctrl_c_prints_what_was_seen(tmp_path: Path) -> None:
     assert run.report is not None
 
 
+HANDLED = """\
+import time
+for _ in range(3):
+    step()
+try:
+    print("now", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(1)
+"""
+
+
 def test_a_script_that_handles_ctrl_c_goes_its_own_way(tmp_path: Path) -> None:
-    wait = WAITING.replace("time.sleep(60)", "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(1)")
-    write(tmp_path, TRAINING + wait)
+    write(tmp_path, TRAINING + HANDLED)
     run = signalled(tmp_path, signal.SIGINT, "train.py")
     assert (run.status, run.err, run.steps, run.ended) == (1, "", 3, "interrupted")
 
