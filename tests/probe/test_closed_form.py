@@ -176,6 +176,22 @@ def test_random_bits_are_counted_as_by_brute_force(dtype: torch.dtype, layout: s
     assert torch.equal(values.nan_to_num(0.5), before.nan_to_num(0.5))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", WIDTHS, ids=str)
+def test_two_threads_count_a_large_tensor_as_one_does(dtype: torch.dtype, threads: int) -> None:
+    values = random_bits(dtype, (300_001,), seed=5)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        tally = Tally()
+        tally.add(values)
+        tally.add(values[:100_000])
+    finally:
+        torch.set_num_threads(before)
+    expected = ExponentHistogram.of(values.double().tolist())
+    assert tally.histogram() == expected + ExponentHistogram.of(values[:100_000].double().tolist())
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(list(WIDTHS)), st.integers(1, 40), st.integers(0, 99), st.integers(-20, 20)),
