@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import inf
@@ -29,6 +30,8 @@ _SMALL = 16_384
 # From here on a second thread pays for being woken.
 _LARGE = 1 << 18
 _PIECE = 1 << 17
+# 0, 1, 2, 3 as four int16 in an int64.
+_SPREAD = 0x0003_0002_0001_0000
 _SMALLEST_NORMAL = 2.0**-126
 
 
@@ -69,28 +72,54 @@ def upper_halves(values: Tensor) -> Tensor:
     return bits[_UPPER::2] if values.dtype is torch.float32 else bits
 
 
-def fields(values: Tensor) -> tuple[Tensor, Tensor | None]:
+def fields(values: Tensor, *, sparse: bool = False) -> tuple[Tensor, Tensor | None]:
     """int64[256], how often each exponent field occurs in a one-dimensional float32 or bfloat16 tensor; and
     int64[32768], how often each upper half does, for a tensor large enough to be counted that way.
+
+    `sparse` is for tensors with many zeros, as after a ReLU: the last two bits of their halves are mixed.
     """
-    bits = upper_halves(values)
     if values.numel() < _SMALL:
-        return torch.bincount((bits >> 7).bitwise_and_(0xFF), minlength=FIELDS), None
-    halves = _halves(bits)
+        return torch.bincount((upper_halves(values) >> 7).bitwise_and_(0xFF), minlength=FIELDS), None
+    halves = _halves(values, sparse)
     return halves.view(FIELDS, 128).sum(1), halves
 
 
-def _halves(bits: Tensor) -> Tensor:
+def _halves(values: Tensor, sparse: bool) -> Tensor:
     """`bincount` runs in one thread: of a large tensor the second half is counted by another meanwhile."""
-    if bits.numel() < _LARGE or torch.get_num_threads() == 1:
-        return _bincount(bits)
-    middle = bits.numel() // 2
-    other = _helper(os.getpid()).submit(_bincount, bits[middle:])
-    return _bincount(bits[:middle]).add_(other.result())
+    if values.numel() < _LARGE or torch.get_num_threads() == 1:
+        return _bincount(values, sparse)
+    middle = values.numel() // 2
+    other = _helper(os.getpid()).submit(_bincount, values[middle:], sparse)
+    return _bincount(values[:middle], sparse).add_(other.result())
 
 
-def _bincount(bits: Tensor) -> Tensor:
-    return torch.bincount(bits & 0x7FFF, minlength=FIELDS << 7)
+def _bincount(values: Tensor, sparse: bool) -> Tensor:
+    """Piece by piece, in memory that is used again: fresh pages would cost as much as the counting."""
+    total = None
+    for piece in values.split(_PIECE):
+        size = piece.numel()
+        if values.dtype is torch.float32 and not sparse:
+            halves = torch.bitwise_and(piece.view(torch.int32), 0x7FFF_FFFF, out=_memory.wide[:size])
+            halves.bitwise_right_shift_(16)
+        else:
+            halves = torch.bitwise_and(upper_halves(piece), 0x7FFF, out=_memory.narrow[:size])
+            if sparse:
+                # Increments of one counter wait for each other, so that zeros would take three times as long as
+                # other values: every four neighbours take different counters, by their last two bits.
+                halves[: size // 4 * 4].view(torch.int64).bitwise_xor_(_SPREAD)
+        counted = torch.bincount(halves, minlength=FIELDS << 7)
+        total = counted if total is None else total.add_(counted)
+    return total  # type: ignore[return-value]  # a tensor has a piece
+
+
+class _Memory(threading.local):
+    """Room for one piece, per thread."""
+
+    def __init__(self) -> None:
+        # An inference tensor could not be written to outside of inference mode.
+        with torch.inference_mode(mode=False):
+            self.wide = torch.empty(_PIECE, dtype=torch.int32, device="cpu")
+            self.narrow = torch.empty(_PIECE, dtype=torch.int16, device="cpu")
 
 
 @cache
@@ -114,6 +143,9 @@ def smallest(values: Tensor) -> float:
     return inf if int(bits) == largest else float(bits.add_(1).view(values.dtype))
 
 
+_memory = _Memory()
+
+
 class Tally:
     """The counts of one site on the CPU, in true units: what is seen under a scale of 2^k is filed with `shift` k."""
 
@@ -123,8 +155,10 @@ class Tally:
         "_high",
         "_low",
         "_lowest",
+        "_outside",
         "_rare",
         "_shift",
+        "_sparse",
         "_sum",
         "_zeros",
         "dtype",
@@ -139,6 +173,8 @@ class Tally:
         # Everything that is not in the running counts: other shifts, subnormals, NaN and infinities.
         self._rare = ExponentHistogram()
         self._shift = 0
+        # What the last tensor was tells how to count the next.
+        self._sparse = False
         self._reset()
 
     def _reset(self) -> None:
@@ -149,6 +185,8 @@ class Tally:
         self._high = -inf
         # The lowest exponent field met so far: only a tensor that reaches it is searched for the exact minimum.
         self._lowest = NONFINITE - 1
+        # The upper half of the smaller of the two extremes: only a tensor that reaches it can move one of them.
+        self._outside = 0
 
     def add(self, tensor: Tensor, shift: int = 0) -> bool:
         """Count a tensor that `countable` let through; whether it holds a NaN or an infinity."""
@@ -164,7 +202,8 @@ class Tally:
             return bool(counts.nan or counts.inf)
         if values.dtype is not torch.float32 and values.dtype is not torch.bfloat16:
             values = values.float()  # exact for every narrower format
-        counted, halves = fields(values)
+        counted, halves = fields(values, sparse=self._sparse)
+        mixed = 3 if self._sparse else 0
         # Summed as a tensor, looked at as a list: both are cheaper than adding lists.
         if self._sum is None:
             self._sum = counted
@@ -177,11 +216,14 @@ class Tally:
             if not values.numel():
                 return True
         if seen[0]:
-            self._add_tiny(values, seen[0], int(halves[0]) if halves is not None else 0)
-        low, high = (limit.item() for limit in torch.aminmax(values))
-        self._low, self._high = min(self._low, low), max(self._high, high)
-        self._amax = max(self._amax, high, -low)
-        if self._reaches_down(seen, halves):
+            self._add_tiny(values, seen[0], int(halves[: mixed + 1].sum()) if halves is not None else 0)
+            self._sparse = seen[0] > values.numel() // 4
+        if self._reaches_out(seen, halves, mixed):
+            low, high = (limit.item() for limit in torch.aminmax(values))
+            self._low, self._high = min(self._low, low), max(self._high, high)
+            self._amax = max(self._amax, high, -low)
+            self._outside = min(_half(self._high), _half(-self._low))
+        if self._reaches_down(seen, halves, mixed):
             self._amin = min(self._amin, smallest(values))
         return bool(seen[NONFINITE])
 
@@ -200,7 +242,18 @@ class Tally:
             self._rare += running.shifted(-self._shift)
         self._reset()
 
-    def _reaches_down(self, seen: list[int], halves: Tensor | None) -> bool:
+    def _reaches_out(self, seen: list[int], halves: Tensor | None, mixed: int) -> bool:
+        """Whether a tensor may hold an element beyond one of the extremes met so far."""
+        if halves is None or not self._outside:
+            return True
+        highest = next((field for field in range(NONFINITE - 1, 0, -1) if seen[field]), 0)
+        if highest != self._outside >> 7:
+            return highest > self._outside >> 7
+        row = halves[highest << 7 : (highest + 1) << 7].tolist()
+        last = next(half for half in range(127, -1, -1) if row[half])
+        return (highest << 7 | last | mixed) >= self._outside
+
+    def _reaches_down(self, seen: list[int], halves: Tensor | None, mixed: int) -> bool:
         """Whether a tensor may hold a smaller magnitude than all before: only then is the exact one searched for."""
         if not any(seen[1 : self._lowest + 1]):
             return False
@@ -210,7 +263,7 @@ class Tally:
             return True
         row = halves[lowest << 7 : (lowest + 1) << 7].tolist()
         first = next(half for half in range(128) if row[half])
-        return (lowest << 7 | first) <= int.from_bytes(struct.pack(">f", self._amin)[:2])
+        return (lowest << 7 | first) & ~mixed <= _half(self._amin)
 
     def _add_nonfinite(self, values: Tensor, total: int) -> None:
         nan = int(values.isnan().sum())
@@ -224,6 +277,11 @@ class Tally:
             self._rare += exact(tiny.double()).shifted(-self._shift)
         else:
             self._zeros += total
+
+
+def _half(value: float) -> int:
+    """Exponent and seven bits of the significand of a float32; 0 for what is not positive."""
+    return int.from_bytes(struct.pack(">f", value)[:2]) if value > 0 else 0
 
 
 def exact(values: Tensor) -> ExponentHistogram:
