@@ -77,6 +77,14 @@ def default_scale_too_small(facts: Facts) -> Iterable[Draft]:
             f"FP16's smallest number{others}; start at init_scale="
             f"{scale_words(max(scale for _, scale in losing))} or make the loss larger",
         )
+    elif facts.amax < FP16.min_subnormal:
+        largest = max(facts.gradients, key=lambda one: one.counts.amax)
+        yield Draft(
+            largest.layer.name,
+            f"the largest gradient of the model, {magnitude(facts.amax)}, is below FP16's smallest number: without a "
+            f"loss scale nothing of it is left; GradScaler's default of {scale_words(DEFAULT_SCALE)} would keep it, a "
+            "larger loss too",
+        )
 
 
 def vanishing(facts: Facts) -> list[tuple[Gradient, float]]:
