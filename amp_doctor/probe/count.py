@@ -246,24 +246,20 @@ class Tally:
         """Whether a tensor may hold an element beyond one of the extremes met so far."""
         if halves is None or not self._outside:
             return True
-        highest = next((field for field in range(NONFINITE - 1, 0, -1) if seen[field]), 0)
-        if highest != self._outside >> 7:
-            return highest > self._outside >> 7
-        row = halves[highest << 7 : (highest + 1) << 7].tolist()
-        last = next(half for half in range(127, -1, -1) if row[half])
-        return (highest << 7 | last | mixed) >= self._outside
+        field = self._outside >> 7
+        if not seen[field] or any(seen[field + 1 : NONFINITE]):
+            return any(seen[field + 1 : NONFINITE])
+        return any(halves[self._outside & ~mixed : (field + 1) << 7].tolist())
 
     def _reaches_down(self, seen: list[int], halves: Tensor | None, mixed: int) -> bool:
         """Whether a tensor may hold a smaller magnitude than all before: only then is the exact one searched for."""
-        if not any(seen[1 : self._lowest + 1]):
-            return False
-        lowest = next(field for field in range(1, NONFINITE) if seen[field])
-        if lowest < self._lowest or halves is None:
-            self._lowest = lowest
+        field = self._lowest
+        if any(seen[1:field]):
+            self._lowest = next(lower for lower in range(1, field) if seen[lower])
             return True
-        row = halves[lowest << 7 : (lowest + 1) << 7].tolist()
-        first = next(half for half in range(128) if row[half])
-        return (lowest << 7 | first) & ~mixed <= _half(self._amin)
+        if halves is None or not seen[field]:
+            return bool(seen[field])
+        return any(halves[field << 7 : (_half(self._amin) | mixed) + 1].tolist())
 
     def _add_nonfinite(self, values: Tensor, total: int) -> None:
         nan = int(values.isnan().sum())
