@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 GRACE = 10.0
 # Seconds that a script has to end after its last step: a final checkpoint, the other threads, a last evaluation.
 PATIENCE = 60.0
+# Seconds that it has when its children have gone and it does nothing but wait for what they were to say.
+IDLE = 5.0
+# The share of a processor below which it does nothing.
+STILL = 0.1
 # Seconds in which a script whose time is up may reach the end of a step, the best place to stop it.
 RUNOUT = 1.0
 
@@ -63,17 +67,27 @@ class Alarms:
 
 
 class Alarm(Watch):
-    """After `seconds` calls `interrupt`, after `GRACE` more `give_up`, both from this thread."""
+    """After `seconds` calls `interrupt`, after `GRACE` more `give_up`, both from this thread.
 
-    def __init__(self, seconds: float, interrupt: Callable[[], None], give_up: Callable[[], None]) -> None:
+    Already after `IDLE` seconds in which `deserted()` holds and the process does nothing.
+    """
+
+    def __init__(
+        self, seconds: float, interrupt: Callable[[], None], give_up: Callable[[], None], deserted: Callable[[], bool]
+    ) -> None:
         super().__init__()
         self._seconds = seconds
-        self._interrupt, self._give_up = interrupt, give_up
+        self._interrupt, self._give_up, self._deserted = interrupt, give_up, deserted
 
     def run(self) -> None:
         """Wait, interrupt, wait, give up."""
-        if self._cancelled.wait(self._seconds):
-            return
+        until, idle = time.monotonic() + self._seconds, 0.0
+        while (left := until - time.monotonic()) > 0 and idle < IDLE:
+            span, busy = min(left, 1.0), time.process_time()
+            if self._cancelled.wait(span):
+                return
+            still = time.process_time() - busy < STILL * span
+            idle = idle + span if still and self._deserted() else 0.0
         self.rang = True
         self._interrupt()
         if not self._cancelled.wait(GRACE):

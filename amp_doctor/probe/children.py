@@ -17,6 +17,7 @@ import traceback
 import types
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,18 @@ class Children:
     def all_stopped(self) -> bool:
         """Whether there were children and each has made its last step."""
         return bool(self._started) and all(os.path.exists(file + STOPPED) for file, _ in self._started)
+
+    def all_gone(self) -> bool:
+        """Whether only a parent that does not train itself is left, its children having made their last step.
+
+        The sentinels tell: the processes themselves may be being waited for by the script.
+        """
+        if not self.all_stopped or self._recording.steps:
+            return False
+        with suppress(OSError, ValueError):  # closed
+            sentinels = [process.sentinel for process in self._processes]
+            return len(wait(sentinels, 0)) == len(sentinels)
+        return True
 
     def _start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def start(process: Any) -> None:

@@ -186,7 +186,7 @@ class _Run:
                     return
             self._interrupts.stop_main()
 
-        self._alarms.start(alarm.Alarm(seconds, interrupt, give_up))
+        self._alarms.start(alarm.Alarm(seconds, interrupt, give_up, self._children.all_gone))
 
     def _child_started(self) -> None:
         """Nobody answers a script that waits for what its stopped children were to say."""

@@ -191,6 +191,41 @@ if __name__ == "__main__":
     assert (run.status, run.out, run.err, run.steps, run.ended) == (0, "", "", 4, "steps")
 
 
+# Lightning and torch's elastic agent wait so: they look from time to time whether there is a result.
+POLLING = """\
+def child(queue):
+    train()
+    queue.put("result")
+
+
+def evaluate():
+    model = torch.nn.Linear(256, 256)
+    until = time.process_time() + 3
+    while time.process_time() < until:
+        model(torch.ones(64, 256))
+    print("evaluated")
+
+
+if __name__ == "__main__":
+    queue = mp.Queue()
+    process = mp.Process(target=child, args=(queue,))
+    process.start()
+    process.join()
+    evaluate()
+    while queue.empty():
+        time.sleep(0.05)
+"""
+
+
+def test_a_parent_that_does_nothing_but_wait_has_not_long_to_wait(tmp_path: Path) -> None:
+    """What it does before, such as a last evaluation, is not cut short."""
+    hurry = "from amp_doctor.probe import alarm\nalarm.IDLE = 2.0\n"
+    write(tmp_path, f"import time\n{hurry}{TRAINER}{POLLING}")
+    run = probed(tmp_path, "--steps", "4", "train.py")
+    assert (run.status, run.out, run.err, run.steps, run.ended) == (0, "evaluated\n", "", 4, "steps")
+    assert not run.notes
+
+
 DEADLINE = """\
 import time
 from amp_doctor.probe.children import Watched
