@@ -59,7 +59,9 @@ def would_change(known: Facts, verdict: Verdict, dtype: str) -> tuple[str, ...]:
         said.append("only the first fifth of the steps was calibrated: --mode calibrate looks at all of them")
     if known.use.truncated:
         said.append("the gradients were seen in FP16, where what was lost arrives as zeros: --mode calibrate sees them")
-    if any(site.sampled for layer in profile.layers for site in layer.sites.values()):
+    # Weights and their updates are looked at on some steps only, whatever was asked for.
+    sites = (item for layer in profile.layers for item in layer.sites.items())
+    if any(site.sampled for role, site in sites if role not in (WEIGHT, UPDATE)):
         said.append("some tensors were sampled: a rare large value may have been missed")
     if dtype == "float16":
         said.append(

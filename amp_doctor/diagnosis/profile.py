@@ -7,8 +7,7 @@ scale had been 1.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, field, replace
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.numerics.histogram import ExponentHistogram
@@ -233,32 +232,9 @@ class Profile:
     notes: tuple[str, ...] = ()
 
     def __add__(self, other: Profile) -> Profile:
-        if other == Profile():
-            return self
-        if self == Profile():
-            return other
-        first = min(self, other, key=_title)
-        return replace(
-            first,
-            steps=max(self.steps, other.steps, key=lambda steps: (steps.attempted, steps.taken, astuple(steps))),
-            optimizers=_optimizers(self.optimizers, other.optimizers),
-            ended=max(self.ended, other.ended, key=ENDS.index),
-            ranks=self.ranks + other.ranks,
-            seconds=max(self.seconds, other.seconds),
-            loss=_losses(self, other),
-            scaler=_events(self.scaler, other.scaler),
-            layers=_layers(self.layers, other.layers),
-            operators=_operators(self.operators, other.operators),
-            first_nonfinite=min(filter(None, (self.first_nonfinite, other.first_nonfinite)), key=_age, default=None),
-            precision=Precision(
-                tuple(sorted({*self.precision.autocast, *other.precision.autocast})),
-                self.precision.scaler or other.precision.scaler,
-                tuple(sorted({*self.precision.weights, *other.precision.weights})),
-                self.precision.calibrated or other.precision.calibrated,
-            ),
-            memory=max(self.memory, other.memory, key=lambda one: (one.parameters, one.saved_bytes or 0, repr(one))),
-            notes=tuple(sorted({*self.notes, *other.notes})),
-        )
+        from amp_doctor.diagnosis.merge import merged
+
+        return merged(self, other)
 
 
 def _widest(a: str, b: str) -> str:
@@ -268,53 +244,3 @@ def _widest(a: str, b: str) -> str:
 
 def _added(a: Mapping[str, Site], b: Mapping[str, Site]) -> dict[str, Site]:
     return {role: a.get(role, Site()) + b.get(role, Site()) for role in ROLES if role in a or role in b}
-
-
-def _layers(a: tuple[Layer, ...], b: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    found = {layer.name: layer for layer in a}
-    for layer in b:
-        found[layer.name] = found[layer.name] + layer if layer.name in found else layer
-    return tuple(sorted(found.values(), key=lambda layer: (layer.order, layer.name)))
-
-
-def _operators(a: tuple[Operator, ...], b: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    found: dict[tuple[object, ...], Operator] = {}
-    for one in (*a, *b):
-        key = (one.operator, one.layer, one.source, one.precision, one.trouble)
-        found[key] = max(one, found.get(key, one), key=lambda operator: (operator.amax, operator.lost))
-    return tuple(sorted(found.values(), key=lambda one: (-one.amax, one.layer, one.operator, str(one.source))))
-
-
-def _optimizers(a: tuple[OptimizerLog, ...], b: tuple[OptimizerLog, ...]) -> tuple[OptimizerLog, ...]:
-    """Ranks have the same optimizers in the same order."""
-    pairs = zip_longest(a, b)
-    return tuple(
-        max(filter(None, pair), key=lambda log: (log.attempted, log.taken, log.name, log.parameters, repr(log)))
-        for pair in pairs
-    )
-
-
-def _events(a: tuple[ScalerEvent, ...], b: tuple[ScalerEvent, ...]) -> tuple[ScalerEvent, ...]:
-    found: dict[int, ScalerEvent] = {}
-    for event in (*a, *b):
-        met = found.get(event.step, event)
-        found[event.step] = min(event, met, key=lambda one: (not one.found_inf, one.scale, one.layer or ""))
-    return tuple(found[step] for step in sorted(found))
-
-
-def _losses(a: Profile, b: Profile) -> tuple[float, ...]:
-    """The mean over ranks, step by step."""
-    total = a.ranks + b.ranks
-    return tuple(
-        y if x is None else x if y is None else (x * a.ranks + y * b.ranks) / total if total else x
-        for x, y in zip_longest(a.loss, b.loss)
-    )
-
-
-def _age(met: FirstNonfinite) -> tuple[int, int, str, str]:
-    return (met.step, PHASES.index(met.phase) if met.phase in PHASES else len(PHASES), met.layer, repr(met))
-
-
-def _title(profile: Profile) -> tuple[object, ...]:
-    """What two ranks of one run agree on; the rest of the order is only there so that a merge has no sides."""
-    return (profile.command, profile.script, profile.mode, profile.torch, repr(profile.device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.profile import UPDATE, WEIGHT
 from amp_doctor.report.layout import bullets, labelled, section
 from amp_doctor.report.text import Line, counted
 
@@ -42,7 +43,9 @@ def measured_lines(sheet: Sheet) -> list[Line]:
     ranks = f", {counted(profile.ranks, 'rank')}" if profile.ranks > 1 else ""
     row("time", f"{profile.seconds:.1f} s{ranks}" if profile.seconds else ranks.removeprefix(", "))
     sites = [site for layer in profile.layers for site in (*layer.sites.values(), *layer.observed.values())]
-    sampled = sum(site.sampled for site in sites)
+    # Weights and their updates are looked at on some steps only, whatever was asked for.
+    seen = [tallied for layer in profile.layers for tallied in (layer.sites, layer.observed)]
+    sampled = any(site.sampled for tallied in seen for role, site in tallied.items() if role not in (WEIGHT, UPDATE))
     elements = sum(site.histogram.elements for site in sites)
     counts = f"{counted(len(profile.layers), 'layer')}, {elements:,} elements" if sites else ""
     row("counted", counts + (", a sample: shares are estimates" if sampled else ""))
