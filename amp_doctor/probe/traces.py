@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import sysconfig
+import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 HOME = os.path.dirname(os.path.abspath(amp_doctor.__file__)) + os.sep  # noqa: PTH100, PTH120
+
+# Where the standard library and installed packages are.
+INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def family(error: BaseException) -> Iterator[BaseException]:
@@ -96,13 +103,13 @@ def without_stop(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def summary(error: BaseException) -> str:
-    """One line for a note: what was raised, and where in the user's code."""
+    """One line for a note: what was raised, and the innermost line of the user's code, or of any if there is none."""
     peel(error)
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
-    text = str(error).strip().partition("\n")[0]
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if not place[0].startswith(INSTALLED)] or places
+    where = f" ({own[-1][0]}:{own[-1][1]})" if own else ""
+    # torch writes some messages in bold.
+    text = " ".join(_CONTROL.sub("", str(error)).strip().partition("\n")[0].split())
     return f"{type(error).__name__}{': ' if text else ''}{text[:200]}{where}"
 
 
