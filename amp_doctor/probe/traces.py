@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 HOME = os.path.dirname(os.path.abspath(amp_doctor.__file__)) + os.sep  # noqa: PTH100, PTH120
 
 # Where the standard library and installed packages are.
-INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + os.sep for name in _LIBRARIES})
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
