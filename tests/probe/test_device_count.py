@@ -89,7 +89,7 @@ def trained(on_host: bool, monkeypatch: pytest.MonkeyPatch) -> Profile:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     with torch.no_grad():
-        model[2].weight[0, 0] = 3e38
+        model[2].weight.view(-1)[0] = 3e38  # type: ignore[operator]
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with Probe(steps=4, mode="observe") as probe:
         for _ in range(9):
