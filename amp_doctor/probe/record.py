@@ -1,0 +1,254 @@
+"""One training step of a running script, written down as it really ran.
+
+A TorchFunctionMode sees every call of torch made from Python, above autograd and autocast. Control flow is not traced
+but has happened: the graph is of this step, with its sizes and branches. What runs below Python (compiled code,
+TorchScript) is not seen; its results enter as recorded values, with a note.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
+from torch import Tensor, nn
+from torch.autograd.function import _SingleLevelFunction
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.utils.data import dataloader
+from torch.utils.weak import WeakIdKeyDictionary
+
+from amp_doctor.probe.calls import apply_function
+from amp_doctor.probe.names import Names, calling_line
+from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.saved import in_backward
+from amp_doctor.probe.tape import FUNCTION, METHOD, Entry, Tape, given
+from amp_doctor.probe.write_graph import graph_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amp_doctor.probe.recorded import Recording
+
+# Attributes that give a tensor. `grad` is none of them: gradients are what the replay makes anew.
+_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+# Methods that give no tensor and change none.
+_QUIET = frozenset(
+    "size dim numel nelement item tolist numpy stride storage_offset is_floating_point is_complex is_contiguous "
+    "element_size get_device ndimension type data_ptr untyped_storage storage is_signed is_same_size is_pinned "
+    "is_shared register_hook register_post_accumulate_grad_hook retain_grad has_names dense_dim sparse_dim "
+    "__len__ __bool__ __float__ __int__ __index__ __repr__ __format__ __hash__ __contains__ __iter__ allclose equal "
+    "is_nonzero is_set_to is_inference _is_view result_type can_cast promote_types is_tensor is_same_size "
+    "broadcast_shapes __array__ __dlpack__ __dlpack_device__ is_distributed is_neg is_conj dtype finfo iinfo "
+    "get_default_dtype is_grad_enabled set_default_dtype manual_seed get_rng_state set_rng_state seed".split()
+)
+_BLIND = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+def _opened(function: Any) -> Any:
+    """A composite function of torch whose calls are seen one by one: a copy that asks no mode about itself."""
+    never = dict.fromkeys(_BLIND, lambda *_: False)
+    copy = types.FunctionType(function.__code__, {**function.__globals__, **never}, function.__name__)
+    copy.__defaults__, copy.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return copy
+
+
+_OPENED = {F.multi_head_attention_forward: _opened(F.multi_head_attention_forward)}
+
+
+class Recorder(TorchFunctionMode):
+    """Records between `start` and `stop`; every call goes through unchanged.
+
+    `names` are those of a session that meets the modules itself; without them the recorder does.
+    """
+
+    def __init__(self, names: Names | None = None, limit: int = 1 << 30) -> None:
+        super().__init__()
+        self._meets = names is None
+        self._names = names or Names()
+        self._tape = Tape(limit)
+        self._hidden = 0
+        self._unrolled = 0
+        self._on = False
+        self._modules: list[nn.Module] = []
+        self._handles: list[Any] = []
+        self._patches = Patches()
+        # Gradients, and what was made of them: clipping and the like is no part of the graph.
+        self._gradients = WeakIdKeyDictionary()
+
+    def start(self) -> None:
+        """See the calls of this thread from now on."""
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+            register_optimizer_step_pre_hook(self._hide),
+            register_optimizer_step_post_hook(self._show),
+        ]
+        self._patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._unseen)
+        self._patches.wrap(torch.autograd, "backward", self._backward)
+        recorder = self
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            return recorder._apply(cls, super(_SingleLevelFunction, cls).apply, args, kwargs)  # type: ignore[misc]
+
+        _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
+        self._on = True
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def stop(self) -> Recording:
+        """See no more; the graph of what was seen."""
+        self.cancel()
+        return graph_of(self._tape, self._names)
+
+    def cancel(self) -> None:
+        """See no more; twice is once."""
+        if not self._on:
+            return
+        self._on = False
+        if _get_current_function_mode() is self:
+            self.__exit__(None, None, None)
+        del _SingleLevelFunction.apply  # type: ignore[attr-defined]
+        self._patches.undo()
+        while self._handles:
+            self._handles.pop().remove()
+        self._tape.close()
+
+    # --- what is seen -------------------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if not self._on or name in _QUIET or self._looks_away():
+            return func(*args, **kwargs)
+        if name == "__get__":
+            return self._attribute(func, args, kwargs)
+        if name == "__set__":
+            return self._assigned(func, args, kwargs)
+        opened = _OPENED.get(func)
+        if opened is not None:
+            with self:
+                return opened(*args, **kwargs)
+        if func is Tensor.backward:
+            return self._call(METHOD, "backward", func, args, kwargs, backward=True)
+        if getattr(Tensor, name, None) is func:
+            return self._call(METHOD, name, func, args, kwargs)
+        return self._call(FUNCTION, func, func, args, kwargs)
+
+    def _call(
+        self, kind: str, target: Any, func: Any, args: Any, kwargs: dict[str, Any], *, backward: bool = False
+    ) -> Any:
+        tape = self._tape
+        tensors = given(kwargs.values(), given(args))
+        if any(tensor in self._gradients for tensor, _ in tensors) and not backward:
+            result = func(*args, **kwargs)
+            for tensor, _ in given([result]):
+                self._gradients[tensor] = True
+            return result
+        source = calling_line()
+        with torch._C.DisableTorchFunction():
+            tape.before()
+            entry = Entry(
+                kind,
+                target,
+                tape.argument(args, source),
+                tape.argument(kwargs, source),
+                module=self._modules[-1] if self._modules else None,
+                source=source,
+                grad=torch.is_grad_enabled() or self._unrolled > 0,
+                backward=backward,
+            )
+            if torch.is_autocast_enabled("cpu"):
+                entry.autocast = torch.get_autocast_dtype("cpu")
+        self._hidden += 1
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._hidden -= 1
+        with torch._C.DisableTorchFunction():
+            tape.call(entry, tensors, result)
+        return result
+
+    def _attribute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func.__self__.__name__
+        if name in _VIEWS:
+            return self._call(FUNCTION, getattr, lambda tensor, _: func(tensor), (args[0], name), {})
+        result = func(*args, **kwargs)
+        if name == "grad" and isinstance(result, Tensor):
+            self._gradients[result] = True
+        return result
+
+    def _assigned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func.__self__.__name__
+        if name == "requires_grad":
+            return self._call(METHOD, "requires_grad_", lambda tensor, on: tensor.requires_grad_(on), args, kwargs)
+        if name == "data":
+            self._tape.forget(args[0])
+        return func(*args, **kwargs)
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not self._on or self._looks_away():
+                return original(*args, **kwargs)
+            return self._call(FUNCTION, original, original, args, kwargs, backward=True)
+
+        return backward
+
+    def _apply(self, function: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A `torch.autograd.Function` is one call with a backward of its own; a reentrant checkpoint is none."""
+        if not self._on or self._looks_away():
+            return original(*args, **kwargs)
+        if function is torch.utils.checkpoint.CheckpointFunction:
+            self._unrolled += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._unrolled -= 1
+        called = (function, *args)
+
+        def run(_: Any, *rest: Any) -> Any:
+            return original(*rest, **kwargs)
+
+        return self._call(FUNCTION, apply_function, run, called, {})
+
+    # --- what is not --------------------------------------------------------------------------------------------
+
+    def _looks_away(self) -> bool:
+        return self._hidden > 0 or in_backward()
+
+    def _hide(self, *_: Any) -> None:
+        self._hidden += 1
+
+    def _show(self, *_: Any) -> None:
+        self._hidden = max(0, self._hidden - 1)
+
+    def _unseen(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def unseen(*args: Any, **kwargs: Any) -> Any:
+            self._hidden += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._hidden -= 1
+
+        return unseen
+
+    # --- modules ------------------------------------------------------------------------------------------------
+
+    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+        if self._looks_away() or _get_current_function_mode() is None:
+            return
+        with torch._C.DisableTorchFunction():
+            if not self._modules:
+                if self._meets and self._names.of(module) is None:
+                    self._names.meet(module)
+                for path, tensor in (*module.named_parameters(), *module.named_buffers()):
+                    self._tape.name(tensor, path)
+        self._modules.append(module)
+
+    def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if module in self._modules:
+            while self._modules.pop() is not module:
+                pass
