@@ -39,6 +39,11 @@ MODES = ("auto", "observe", "calibrate")
     "auto: the first fifth of the steps calibrated, the rest as written.",
 )
 @click.option(
+    "--dry-run",
+    type=click.Choice(["cuda"]),
+    help="Run a script written for CUDA on the CPU, under the rules of CUDA's autocast.",
+)
+@click.option(
     "--profile", type=click.Path(dir_okay=False), metavar="FILE", help="Save what was measured, for `report`."
 )
 @click.option(
@@ -80,6 +85,7 @@ def command(**options: Any) -> int:
         every=options["every"],
         layers=options["layers"],
         time_limit=options["time_limit"],
+        dry_run=options["dry_run"] is not None,
         script=script,
         command=(*(("-m",) if options["as_module"] else ()), options["script"], *options["arguments"]),
     )

@@ -28,7 +28,7 @@ class Machine:
 def machine(device: Device) -> Machine:
     """What is known of a device. FP16 Tensor Cores begin at capability 7.0, native BF16 at 8.0."""
     name = device.name or device.kind or "unknown"
-    if device.kind != "cuda":
+    if device.kind != "cuda" or device.emulated:
         emulated = device.kind == "cpu" and not device.native_bf16
         reason = (
             "reduced precision is emulated on this CPU and slower than FP32; the advice is for a GPU"

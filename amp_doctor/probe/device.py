@@ -8,6 +8,9 @@ import torch
 
 from amp_doctor.diagnosis.profile import Device
 
+# What a dry run stands for: any GPU with Tensor Cores.
+EMULATED = Device("cuda", "", None, True, True)
+
 
 def describe(device: torch.device | None) -> Device:
     """The device that the first parameters met lie on; the CPU when there are none."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_INHERITED = object()
+
 
 class Patches:
     """Owns every wrapped attribute; `undo` restores them in reverse order."""
@@ -21,8 +23,16 @@ class Patches:
         setattr(owner, name, wraps(original)(make(original)))
         self._undo.append((owner, name, original))
 
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Put `value` in the place of `owner.name`, which the owner may inherit."""
+        self._undo.append((owner, name, vars(owner).get(name, _INHERITED)))
+        setattr(owner, name, value)
+
     def undo(self) -> None:
-        """Restore what was wrapped; twice is once."""
+        """Restore what was wrapped or replaced; twice is once."""
         while self._undo:
             owner, name, original = self._undo.pop()
-            setattr(owner, name, original)
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)

@@ -15,6 +15,7 @@ from amp_doctor.probe.writes import Writes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amp_doctor.probe.dryrun import DryRun
     from amp_doctor.probe.session import Session
     from amp_doctor.probe.settings import Settings
 
@@ -47,6 +48,7 @@ class Recording:
         self._notes: list[str] = []
         self._ended = self._expired = False
         self._bare: Profile | None = None
+        self._dry_run: DryRun | None = None
         self._writes = Writes(lambda: self.stopped)
         self._arrivals = Arrivals({"torch": self._begin, "safetensors.torch": self._writes.watch_safetensors})
         self._forget: Callable[[], None] = lambda: None
@@ -73,6 +75,8 @@ class Recording:
         self._writes.remove()
         if self.session is not None:
             self.session.remove()
+        if self._dry_run is not None:
+            self._dry_run.stop()
 
     def note(self, text: str) -> None:
         """Say something in the profile, once; also after the end."""
@@ -104,6 +108,11 @@ class Recording:
     def _begin(self) -> None:
         """Torch is there."""
         try:
+            if self.settings.dry_run:
+                from amp_doctor.probe.dryrun import DryRun
+
+                self._dry_run = DryRun()
+                self._dry_run.start()
             from amp_doctor.probe.session import Session
         except Exception as error:  # noqa: BLE001 - a torch that we do not know must not end the script
             self.note(f"the probe could not begin, as this torch lacks what it needs: {error}")

@@ -295,7 +295,8 @@ class Session:
         parameter = next(module.parameters(), None)
         if self.device is None and parameter is not None:
             self.device = parameter.device
-            self.native_bf16 = describe(self.device).native_bf16
+            # A dry run is calibrated in float32: nothing is rounded, and it is no slower.
+            self.native_bf16 = describe(self.device).native_bf16 and not self.settings.dry_run
 
     def _add_param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def add_param_group(optimizer: Any, param_group: Any) -> Any:

@@ -14,7 +14,8 @@ MODES = (AUTO, OBSERVE, CALIBRATE)
 class Settings:
     """`steps` optimizer steps are attempted; every `every`-th is counted; `layers` is a glob over layer names.
 
-    `time_limit` is in seconds from the start of the script. `script` and `command` are only recorded.
+    `time_limit` is in seconds from the start of the script. `dry_run`: what asks for CUDA runs on the CPU, under CUDA's
+    rules. `script` and `command` are only recorded.
     """
 
     steps: int = 50
@@ -22,6 +23,7 @@ class Settings:
     every: int = 1
     layers: str | None = None
     time_limit: float | None = None
+    dry_run: bool = False
     script: str = ""
     command: tuple[str, ...] = ()
 

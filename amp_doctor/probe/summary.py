@@ -19,7 +19,7 @@ from amp_doctor.diagnosis.profile import (
     Site,
     Steps,
 )
-from amp_doctor.probe.device import describe
+from amp_doctor.probe.device import EMULATED, describe
 from amp_doctor.probe.weights import optimizer_log
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def profile_of(session: Session, how: str, seconds: float) -> Profile:
     notes = [*session.notes, *_notes(session)]
     return Profile(
         torch=str(torch.__version__),
-        device=describe(session.device),
+        device=EMULATED if settings.dry_run else describe(session.device),
         command=settings.command,
         script=settings.script,
         mode=settings.mode,

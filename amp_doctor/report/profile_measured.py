@@ -55,7 +55,7 @@ def measured_lines(sheet: Sheet) -> list[Line]:
 def _device_words(device: Device) -> str:
     parts = [f"{device.kind} {device.name}".strip()] if device.kind or device.name else []
     parts += [f"capability {device.capability[0]}.{device.capability[1]}"] if device.capability else []
-    if device.kind == "cuda":
+    if device.kind == "cuda" and not device.emulated:
         parts.append("native bfloat16" if device.native_bf16 else "no native bfloat16")
     return ", ".join([*parts, "emulated"] if device.emulated else parts)
 

@@ -120,6 +120,8 @@ def test_options_reach_the_runner(runner: Runner, here: Path) -> None:
         50, "observe", 3, "*.rnn", 2.5, script="train.py", command=("train.py",)
     )
     assert (runner.asked["profile_file"], runner.asked["scratch"]) == (str(here / "p.json"), "s")
+    amp_doctor("probe", "--dry-run", "cuda", "train.py")
+    assert runner.asked["settings"] == settings.Settings(dry_run=True, script="train.py", command=("train.py",))
     amp_doctor("probe", "--output-format", "json", "train.py")
     assert runner.asked["stdout_to_stderr"] is True
     amp_doctor("probe", "--output-format", "json", "--output", "r.json", "train.py")

@@ -1,0 +1,166 @@
+"""`cuda` as a word for the CPU: every function of torch that takes a device takes this one too.
+
+Only what takes a device is wrapped. Tensors stay CPU tensors and say so (`x.device`); moving one to the device it is on
+returns the tensor itself, so that `x.cuda()` and `x.cpu()` make no copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils import _device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amp_doctor.probe.patches import Patches
+
+_NEW = ("new_tensor", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
+_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
+
+
+def host(device: Any) -> Any:
+    """The CPU for `cuda`, `cuda:0` or a number, as a string, a torch.device or an int; everything else as it is."""
+    if isinstance(device, str):
+        return "cpu" if device.partition(":")[0] == "cuda" else device
+    if isinstance(device, torch.device):
+        return torch.device("cpu") if device.type == "cuda" else device
+    return torch.device("cpu") if type(device) is int else device
+
+
+def redirect(patches: Patches) -> None:
+    """Wrap factories, moves, generators and loading."""
+    # Asked for once before anything is wrapped: torch keeps the answer.
+    constructors = _device._device_constructors()
+    for owner in (torch, torch.fft, torch.sparse):
+        for name, function in list(vars(owner).items()):
+            if name in _LIKE or (callable(function) and _hashable(function) and function in constructors):
+                patches.replace(owner, name, _placed(function))
+    for name in _NEW:
+        patches.replace(Tensor, name, _placed(getattr(Tensor, name)))
+    for name, method in _METHODS.items():
+        patches.replace(Tensor, name, method(getattr(Tensor, name)))
+    patches.replace(Tensor, "is_cuda", property(lambda _: True))
+    patches.replace(torch, "Generator", _generator(torch.Generator))
+    patches.replace(torch, "load", _loading(torch.load))
+    patches.replace(_device.DeviceContext, "__init__", _first_placed(_device.DeviceContext.__init__))
+
+
+def _hashable(function: Any) -> bool:
+    with contextlib.suppress(TypeError):
+        hash(function)
+        return True
+    return False
+
+
+def _placed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`device=` is mapped; `pin_memory=` has no meaning here."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            if kwargs.get("device") is not None:
+                kwargs["device"] = host(kwargs["device"])
+            kwargs.pop("pin_memory", None)
+        return original(*args, **kwargs)
+
+    return _named(call, original)
+
+
+def _first_placed(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: Any, device: Any) -> None:
+        original(self, host(device))
+
+    return _named(init, original)
+
+
+def _to(original: Callable[..., Any]) -> Callable[..., Any]:
+    def to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], (str, torch.device, int)) and not isinstance(args[0], bool):
+            args = (host(args[0]), *args[1:])
+        if kwargs.get("device") is not None:
+            kwargs["device"] = host(kwargs["device"])
+        return original(self, *args, **kwargs)
+
+    return _named(to, original)
+
+
+def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cuda(
+        self: Tensor,
+        device: Any = None,  # noqa: ARG001 - all are one device
+        non_blocking: bool = False,  # noqa: ARG001
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> Tensor:
+        return self.to(memory_format=memory_format) if memory_format is not torch.preserve_format else self
+
+    return _named(cuda, original)
+
+
+def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:
+    def pin_memory(self: Tensor, device: Any = None) -> Tensor:  # noqa: ARG001
+        return self
+
+    return _named(pin_memory, original)
+
+
+def _type(original: Callable[..., Any]) -> Callable[..., Any]:
+    def kind(self: Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, str):
+            dtype = dtype.replace("torch.cuda.", "torch.")
+        return original(self, dtype, *args, **kwargs) if dtype is not None else original(self)
+
+    return _named(kind, original)
+
+
+def _nothing(original: Callable[..., Any]) -> Callable[..., Any]:
+    return _named(lambda *_args, **_kwargs: None, original)
+
+
+def _zero(original: Callable[..., Any]) -> Callable[..., Any]:
+    return _named(lambda *_args, **_kwargs: 0, original)
+
+
+_METHODS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "to": _to,
+    "cuda": _cuda,
+    "pin_memory": _pin_memory,
+    "type": _type,
+    "record_stream": _nothing,
+    "get_device": _zero,
+}
+
+
+def _generator(original: Any) -> type:
+    """A class that makes real generators, and takes them for its own."""
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+        def __call__(cls, device: Any = "cpu") -> Any:
+            return original(device=host(device))
+
+    return Kind("Generator", (), {"__doc__": original.__doc__, "__module__": "torch"})
+
+
+def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Files written on a GPU are loaded here without being asked."""
+
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if map_location is None or isinstance(map_location, (str, torch.device)):
+            map_location = host(map_location or "cpu")
+        elif isinstance(map_location, dict):
+            map_location = {place: host(device) for place, device in map_location.items()}
+        return original(f, map_location, *args, **kwargs)
+
+    return _named(load, original)
+
+
+def _named(call: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(call, name, getattr(original, name))
+    return call
