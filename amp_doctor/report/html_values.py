@@ -1,0 +1,83 @@
+"""What the charts and tables of the HTML report are drawn from, as JSON values."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from amp_doctor.diagnosis.profile import GRADIENTS, ROLES
+from amp_doctor.report.amounts import magnitude, scale
+from amp_doctor.report.html_layers import (
+    layers_values,
+    limits_values,
+    lost_curve,
+    overflow_curve,
+    parts,
+    roles_values,
+    total,
+    worst_role,
+)
+from amp_doctor.report.html_text import line_of, number, numbered
+from amp_doctor.report.profile_verdict import where
+from amp_doctor.report.text import clean
+
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Operator
+    from amp_doctor.report.html_parts import Told
+
+
+def page_values(told: Told) -> dict[str, Any]:
+    """Everything, by the names that the scripts of the page know."""
+    sheet, profile = told.sheet, told.sheet.profile
+    accused = numbered((one.layer, index) for index, one in enumerate(sheet.findings) if one.layer is not None)
+    beside = numbered((name, index) for index, names in enumerate(told.beside) for name in names)
+    interval = sheet.recommendation.loss_scale.admissible
+    return {
+        "layers": layers_values(profile, beside, accused),
+        "roles": roles_values(),
+        "role": worst_role(profile),
+        "limits": limits_values(),
+        "findings": [[one.code, one.severity.value, clean(one.message)] for one in sheet.findings],
+        "lint": [
+            [one.code, one.severity.value, clean(one.message), agreed.verdict if agreed else ""]
+            for one, agreed in zip(told.lint, told.agreements, strict=True)
+        ],
+        "scales": {
+            "used": number(sheet.scale_in_use or 0),
+            "advised": number(sheet.scale_advised or 0),
+            "admissible": list(interval) if interval else None,
+            "drawn": number(sheet.scale_drawn),
+        },
+        "totals": [_totals(told, role) for role in ROLES],
+        "loss": [value if isfinite(value) else str(value) for value in profile.loss],
+        "scaler": [
+            [one.step, number(one.scale), int(one.found_inf), clean(one.layer or ""), scale(one.scale)]
+            for one in profile.scaler
+        ],
+        "operators": [_operator(one, told) for one in profile.operators],
+    }
+
+
+def _totals(told: Told, role: str) -> list[list[int]] | None:
+    """All gradients of one role together: lost and overflowing by loss scale."""
+    counts = total(told.sheet.profile, role) if role in GRADIENTS else None
+    return [lost_curve(counts), overflow_curve(counts)] if counts is not None and counts.nonzero else None
+
+
+def _operator(one: Operator, told: Told) -> list[Any]:
+    """Name, layer, place, text of the line, trouble, precision, dtype, amax, lost, error, FLOPs, casts."""
+    line = line_of(told.sources, one.source.path, one.source.line) if one.source else ""
+    return [
+        clean(one.operator),
+        clean(one.layer),
+        where(one.source),
+        clean(line),
+        one.trouble,
+        one.precision,
+        one.dtype,
+        [magnitude(one.amax), one.amax if isfinite(one.amax) else str(one.amax)],
+        parts(one.lost),
+        number(one.error),
+        one.flops,
+        one.casts,
+    ]
