@@ -58,8 +58,8 @@ def test_version_and_help() -> None:
         assert done.status == 0
         assert done.out.startswith("Usage: amp-doctor")
         assert done.err == ""
-    listed = [line.split()[0] for line in amp_doctor("--help").out.splitlines()[-5:]]
-    assert listed == ["lint", "probe", "report", "explain", "rules"]
+    listed = [line.split()[0] for line in amp_doctor("--help").out.splitlines()[-6:]]
+    assert listed == ["lint", "probe", "check", "report", "explain", "rules"]
 
 
 @pytest.mark.parametrize(

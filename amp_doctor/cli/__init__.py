@@ -16,7 +16,7 @@ from amp_doctor.errors import AmpDoctorError
 
 BUG = 3
 INTERRUPTED = 130
-VERBS = ("lint", "probe", "report", "explain", "rules")
+VERBS = ("lint", "probe", "check", "report", "explain", "rules")
 ISSUES = "https://github.com/amp-doctor/amp-doctor/issues"
 
 
@@ -85,7 +85,7 @@ def status_of(arguments: list[str] | None) -> int:
 
 def _hosts_a_script(arguments: list[str] | None) -> bool:
     """Whether a script of the user's is to run in this process, which then must be as Python makes it."""
-    return (sys.argv[1:] if arguments is None else arguments)[:1] == ["probe"]
+    return (sys.argv[1:] if arguments is None else arguments)[:1] in (["probe"], ["check"])
 
 
 def bug() -> int:

@@ -6,24 +6,28 @@ import io
 import os
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from amp_doctor.cli.output import COLOR, colored, width, write, write_file
+from amp_doctor.cli.forms import Case, in_form, preload_forms, source_text
+from amp_doctor.cli.output import COLOR, below, colored, width, write, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from amp_doctor.cli.linted import Linted
     from amp_doctor.diagnosis.profile import Profile, Source
-    from amp_doctor.diagnosis.recommendation import Recommendation
     from amp_doctor.finding import Finding
 
 FAIL_ON = ("error", "warning", "note", "never")
+FORMATS = ("text", "json", "sarif", "html")
+# A file of source beyond this is no source: none of its lines is quoted.
+LARGEST = 4_000_000
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that `probe` and `report` share."""
+    """The options that `probe`, `report` and `check` share."""
     for option in (
         COLOR,
         click.option(
@@ -33,13 +37,17 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="Least severity of a finding for exit 1.",
         ),
-        click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Report to a file."),
+        click.option(
+            "--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write the report as a web page, too."
+        ),
+        click.option("--output", "-o", type=click.Path(dir_okay=False), metavar="FILE", help="Report to a file."),
         click.option(
             "--output-format",
-            type=click.Choice(["text", "json"]),
+            "--format",
+            type=click.Choice(FORMATS),
             default="text",
             show_default=True,
-            help="How to report.",
+            help="How to report; html is one file that opens offline.",
         ),
     ):
         command = option(command)
@@ -48,59 +56,71 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a report goes and how: decided before a script runs, which may change directory and environment."""
+    """Where a report goes and how: decided before a script runs, which may change directory and environment.
+
+    `lint` is what the linter found in the same script, for the forms that show it; with `merged` its findings stand
+    in every form and count for the exit status, but for those that the run has cleared.
+    """
 
     style: str
     output: str | None
     color: bool
     columns: int
     here: str
+    html: str | None = None
+    lint: Linted | None = None
+    merged: bool = False
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Destination:
+    def of(cls, options: dict[str, Any], lint: Linted | None = None, merged: bool = False) -> Destination:
         """What the options and the terminal say now."""
-        output = os.path.abspath(options["output"]) if options["output"] else None  # noqa: PTH100 - no link is followed
+        output, html = (os.path.abspath(file) if file else None for file in (options["output"], options["html"]))  # noqa: PTH100 - no link is followed
         color = output is None and colored(options["color"], sys.stdout)
-        return cls(options["output_format"], output, color, width(), os.getcwd())  # noqa: PTH109
+        return cls(options["output_format"], output, color, width(), os.getcwd(), html, lint, merged)  # noqa: PTH109
+
+    @property
+    def shows_source(self) -> bool:
+        """Whether findings of the linter have a place in what is reported."""
+        return self.merged or self.html is not None or self.style == "html"
 
     def deliver(self, profile: Profile, fail_on: str, before: str = "") -> int:
         """Diagnose, report, and tell the status that the findings ask for; `before` parts a text from what precedes."""
+        case = self._case(profile)
+        self._put(in_form(self.style, case, self), before)
+        if self.html is not None:
+            write_file(self.html, in_form("html", case, self), "--html")
+        return failing((*case.found, *case.counted), fail_on)
+
+    def deliver_unrun(self, profile: Profile) -> None:
+        """Report what the linter found; `profile` is empty but for a note that says why there was no run."""
+        case = self._case(profile)
+        self._put(source_text(case, self) if self.style == "text" else in_form(self.style, case, self), "")
+        if self.html is not None:
+            write_file(self.html, in_form("html", case, self), "--html")
+
+    def _case(self, profile: Profile) -> Case:
         from amp_doctor.diagnosis.recommend import recommend
         from amp_doctor.diagnosis.symptoms import findings
 
-        found = [replace(finding, path=self._shown(finding.path)) for finding in findings(profile)]
-        text = self._text(profile, found, recommend(profile))
+        found = [replace(finding, path=below(finding.path, self.here)) for finding in findings(profile)]
+        placed = self._placed(profile)
+        sources = self._sources(placed, found) if self.shows_source or self.style == "sarif" else {}
+        return Case(profile, placed, found, recommend(profile), self.lint, self.merged, sources)
+
+    def _put(self, text: str, before: str) -> None:
         if self.output is not None:
             write_file(self.output, text, "--output")
-        else:
-            if isinstance(sys.stdout, io.TextIOWrapper):
-                sys.stdout.reconfigure(encoding="utf-8" if self.style == "json" else None, errors="backslashreplace")
-            write(before + text if self.style == "text" else text)
-        order = FAIL_ON[: FAIL_ON.index(fail_on) + 1] if fail_on != "never" else ()
-        return int(any(finding.severity in order for finding in found))
-
-    def _text(self, profile: Profile, found: list[Finding], advice: Recommendation) -> str:
-        if self.style == "json":
-            from amp_doctor.report.to_probe_json import to_probe_json
-
-            return to_probe_json(profile, found, advice)
-        from amp_doctor.report.to_profile_text import to_profile_text
-
-        unicode = self.output is not None or _can_draw(sys.stdout)
-        return to_profile_text(
-            self._placed(profile), found, advice, width=self.columns, color=self.color, unicode=unicode
-        )
-
-    def _shown(self, path: str) -> str:
-        """Relative to the working directory when it lies below, with forward slashes."""
-        inside = path.startswith(self.here + os.sep)
-        return (path[len(self.here) + 1 :] if inside else path).replace(os.sep, "/")
+            return
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            encoding = "utf-8" if self.style != "text" else None
+            sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
+        write(before + text if self.style == "text" else text)
 
     def _placed(self, profile: Profile) -> Profile:
         """The same profile with its paths as they are shown."""
 
         def placed(source: Source | None) -> Source | None:
-            return source and replace(source, path=self._shown(source.path))
+            return source and replace(source, path=below(source.path, self.here))
 
         first = profile.first_nonfinite
         return replace(
@@ -110,25 +130,30 @@ class Destination:
             first_nonfinite=first and replace(first, source=placed(first.source)),
         )
 
+    def _sources(self, placed: Profile, found: Iterable[Finding]) -> dict[str, str]:
+        """The texts of the files that lines are quoted from, as far as they can be read."""
+        paths = {one.path for one in found} | {one.source.path for one in placed.operators if one.source}
+        texts = dict(self.lint.sources) if self.lint else {}
+        for path in sorted(paths - texts.keys()):
+            try:
+                # Joined with the directory that holds for the report: the script may have left it.
+                with open(os.path.join(self.here, path), encoding="utf-8", errors="replace") as file:  # noqa: PTH118, PTH123
+                    texts[path] = file.read(LARGEST)
+            except (OSError, ValueError):
+                continue
+        return texts
 
-def preload(style: str) -> None:
+
+def failing(found: Iterable[Finding], fail_on: str) -> int:
+    """1 when there is a finding at or above `fail_on`, else 0."""
+    order = FAIL_ON[: FAIL_ON.index(fail_on) + 1] if fail_on != "never" else ()
+    return int(any(finding.severity in order for finding in found))
+
+
+def preload(destination: Destination) -> None:
     """Load what a report needs now, and not after a script that may change directory, `sys.path` or the limits."""
     from amp_doctor.diagnosis import recommend, symptoms  # noqa: F401
     from amp_doctor.diagnosis.registry import symptoms as registered
 
-    if style == "json":
-        from amp_doctor.report import to_probe_json  # noqa: F401
-    else:
-        from amp_doctor.report import to_profile_text  # noqa: F401
+    preload_forms({destination.style, *(["html"] if destination.html else [])}, destination.merged)
     registered()
-
-
-def _can_draw(stream: TextIO) -> bool:
-    """Whether the blocks of a bar can be written there."""
-    from amp_doctor.report.bars import BLOCKS
-
-    try:
-        BLOCKS.encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -39,6 +39,12 @@ def write_file(file: str, text: str, option: str = "--output-file") -> None:
         raise click.UsageError(f"{option} {file}: {error.strerror or error}") from error
 
 
+def below(path: str, here: str) -> str:
+    """`path` relative to the directory `here` when it lies below, with forward slashes."""
+    inside = path.startswith(here + os.sep)
+    return (path[len(here) + 1 :] if inside else path).replace(os.sep, "/")
+
+
 def complain(text: str) -> None:
     """Say something on stderr."""
     click.echo(f"amp-doctor: {text}", err=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +19,7 @@ from amp_doctor.errors import AmpDoctorError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amp_doctor.cli.linted import Linted
     from amp_doctor.diagnosis.profile import Profile
 
 # As in probe/settings.py, which is not imported to show a help text.
@@ -74,7 +77,15 @@ def command(**options: Any) -> int:
     """
     if not options["script"]:
         raise click.UsageError("there is no script to probe; `amp-doctor probe train.py --lr 0.1`, say")
-    _check(options)
+    check(options)
+    destination = Destination.of(options)
+    if destination.shows_source:
+        destination = replace(destination, lint=beside(options["script"]))
+    return hosted(options, destination)
+
+
+def hosted(options: dict[str, Any], destination: Destination) -> int:
+    """Run the script under the probe in this process, and report; the exit status."""
     probe = _probe()
     from amp_doctor.probe.settings import Settings
 
@@ -89,9 +100,8 @@ def command(**options: Any) -> int:
         script=script,
         command=(*(("-m",) if options["as_module"] else ()), options["script"], *options["arguments"]),
     )
-    destination = Destination.of(options)
-    preload(destination.style)
-    diverted = options["output_format"] == "json" and not options["output"]
+    preload(destination)
+    diverted = destination.style != "text" and not destination.output
     line = StepLine()
     line.start(diverted)
     try:
@@ -109,14 +119,29 @@ def command(**options: Any) -> int:
     return status
 
 
-def _check(options: dict[str, Any]) -> None:
+def beside(script: str) -> Linted | None:
+    """What the linter finds in a script, where it is a file of source; None, with a word on stderr, when it fails."""
+    if not script.endswith(".py") or not os.path.isfile(script):  # noqa: PTH113
+        return None
+    from amp_doctor.cli.linted import linted
+
+    try:
+        return linted(script)
+    except AmpDoctorError as error:
+        complain(str(error))
+        return None
+
+
+def check(options: dict[str, Any]) -> None:
     """What would only be found out after the script has run for minutes."""
-    named = [(f"--{key}", os.path.abspath(options[key])) for key in ("profile", "output") if options[key]]  # noqa: PTH100
-    if len({path for _, path in named}) < len(named):
-        raise click.UsageError("--profile and --output name the same file")
-    if options["output"]:
-        # That of --profile is tried by the runner, likewise before the script.
-        _check_writable("--output", os.path.abspath(options["output"]))  # noqa: PTH100
+    keys = [key for key in ("profile", "output", "html") if options[key]]
+    places = {key: os.path.abspath(options[key]) for key in keys}  # noqa: PTH100
+    for first, second in combinations(keys, 2):
+        if places[first] == places[second]:
+            raise click.UsageError(f"--{first} and --{second} name the same file")
+    for key in keys:
+        if key != "profile":  # that is tried by the runner, likewise before the script
+            _check_writable(f"--{key}", places[key])
 
 
 def _check_writable(option: str, path: str) -> None:

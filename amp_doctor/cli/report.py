@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -19,4 +20,9 @@ def command(**options: Any) -> int:
     PROFILE is a file that `amp-doctor probe --profile FILE` wrote, or its JSON report.
     """
     profile = merged(options["profiles"])
-    return Destination.of(options).deliver(profile, options["fail_on"])
+    destination = Destination.of(options)
+    if destination.shows_source:
+        from amp_doctor.cli.probe import beside
+
+        destination = replace(destination, lint=beside(profile.script))
+    return destination.deliver(profile, options["fail_on"])

@@ -21,8 +21,8 @@ from amp_doctor.report.text import clean, counted, place
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from amp_doctor.diagnosis.agreement import Agreement
     from amp_doctor.finding import Finding
+    from amp_doctor.report.joined import Joined
     from amp_doctor.report.sheet import Sheet
     from amp_doctor.report.text import Line
 
@@ -33,15 +33,10 @@ IN_FULL = 12
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the page tells of: the run, and finding by finding what the linter found and the run says about it.
-
-    `sources` are texts of files by path.
-    """
+    """What the page tells of: the run, and what the linter found. `sources` are texts of files by path."""
 
     sheet: Sheet
-    lint: Sequence[Finding]
-    agreements: Sequence[Agreement | None]
-    beside: Sequence[Sequence[str]]
+    lint: Sequence[Joined]
     sources: Mapping[str, str]
 
 
@@ -164,8 +159,8 @@ def _lint(told: Told) -> str:
     if not told.lint:
         return ""
     items = []
-    for index, (one, agreed, layers) in enumerate(zip(told.lint, told.agreements, told.beside, strict=True)):
-        about = ""
+    for index, one in enumerate(told.lint):
+        about, agreed, layers = "", one.agreed, one.layers
         if agreed:
             badge = tag("span", words(f"{agreed.verdict} by the run"), class_=f"badge {agreed.verdict}")
             codes = f" ({', '.join(agreed.codes)})" if agreed.codes else ""
@@ -176,8 +171,9 @@ def _lint(told: Told) -> str:
             )
             beyond = words(f" and {len(layers) - NAMED} more") if len(layers) > NAMED else ""
             about += tag("p", f"Beside {names}{beyond}", class_="about")
-        items.append(finding_item(one, f"lint-{index}", about, line_of(told.sources, one.path, one.span.line)))
-    count = f"{counted(len(told.lint), 'finding')} in the source ({by_severity(list(told.lint))})."
+        items.append(finding_item(one.finding, f"lint-{index}", about, one.line))
+    severities = by_severity([one.finding for one in told.lint])
+    count = f"{counted(len(told.lint), 'finding')} in the source ({severities})."
     return tag("p", words(f"The linter has {count}")) + tag("ol", "".join(items), class_="findings")
 
 

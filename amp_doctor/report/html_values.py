@@ -30,7 +30,7 @@ def page_values(told: Told) -> dict[str, Any]:
     """Everything, by the names that the scripts of the page know."""
     sheet, profile = told.sheet, told.sheet.profile
     accused = numbered((one.layer, index) for index, one in enumerate(sheet.findings) if one.layer is not None)
-    beside = numbered((name, index) for index, names in enumerate(told.beside) for name in names)
+    beside = numbered((name, index) for index, one in enumerate(told.lint) for name in one.layers)
     interval = sheet.recommendation.loss_scale.admissible
     return {
         "layers": layers_values(profile, beside, accused),
@@ -39,8 +39,13 @@ def page_values(told: Told) -> dict[str, Any]:
         "limits": limits_values(),
         "findings": [[one.code, one.severity.value, clean(one.message)] for one in sheet.findings],
         "lint": [
-            [one.code, one.severity.value, clean(one.message), agreed.verdict if agreed else ""]
-            for one, agreed in zip(told.lint, told.agreements, strict=True)
+            [
+                one.finding.code,
+                one.finding.severity.value,
+                clean(one.finding.message),
+                one.agreed.verdict if one.agreed else "",
+            ]
+            for one in told.lint
         ],
         "scales": {
             "used": number(sheet.scale_in_use or 0),

@@ -12,11 +12,11 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from amp_doctor import __version__
-from amp_doctor.diagnosis.agreement import agreement, layers_beside
 from amp_doctor.errors import AmpDoctorError
 from amp_doctor.report.html_parts import Told, parts
-from amp_doctor.report.html_text import embedded, line_of, tag, words
+from amp_doctor.report.html_text import embedded, tag, words
 from amp_doctor.report.html_values import page_values
+from amp_doctor.report.joined import joined
 from amp_doctor.report.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -44,15 +44,8 @@ def to_html(
     An AmpDoctorError says that plotly is missing, which the extra `report` installs.
     """
     texts = sources or {}
-    shown = [finding for finding in lint if not finding.suppressed]
-    lines = [line_of(texts, one.path, one.span.line) if one.cell is None else "" for one in shown]
-    told = Told(
-        Sheet(profile, findings, recommendation, UNBROKEN),
-        shown,
-        [agreement(one, profile, findings, line) for one, line in zip(shown, lines, strict=True)],
-        [layers_beside(one, profile, findings, line) for one, line in zip(shown, lines, strict=True)],
-        texts,
-    )
+    sheet = Sheet(profile, findings, recommendation, UNBROKEN)
+    told = Told(sheet, joined(lint, profile, findings, texts), texts)
     body = parts(told)
     library, program = plotly(), _program()
     style = _asset("style.css")

@@ -56,6 +56,8 @@ def to_sarif(report: LintReport, sources: Mapping[str, str], pages: Mapping[str,
 
 def _result(finding: Finding, sources: Mapping[str, str], index: int, fingerprint: str) -> dict[str, Any]:
     here = _location(finding.path, finding.span)
+    if finding.layer:
+        here["logicalLocations"] = [{"fullyQualifiedName": finding.layer, "kind": "module"}]
     steps = [
         _location(step.path, step.span) | {"message": {"text": step.message}}
         for step in finding.related[-(LONGEST_FLOW - 1) :]
@@ -84,6 +86,9 @@ def _result(finding: Finding, sources: Mapping[str, str], index: int, fingerprin
 
 
 def _location(path: str, span: Span) -> dict[str, Any]:
+    if (span.line, span.column) == (span.end_line, span.end_column):  # of a run only the line is known
+        region = {"startLine": span.line}
+        return {"physicalLocation": {"artifactLocation": _artifact(path), "region": region}}
     region = {
         "startLine": span.line,
         "startColumn": span.column,

@@ -157,7 +157,7 @@ def test_exit_status(runner: Runner, sick: bool, script_status: int | None, argu
         (["--every", "0", "a.py"], "0 is not in the range x>=1"),
         (["--time-limit", "0", "a.py"], "0.0 is not in the range x>0"),
         (["--mode", "guess", "a.py"], "'guess' is not one of 'auto', 'observe', 'calibrate'"),
-        (["--output-format", "sarif", "a.py"], "'sarif' is not one of 'text', 'json'"),
+        (["--output-format", "xml", "a.py"], "'xml' is not one of 'text', 'json'"),
         (["--stps", "3", "a.py"], "No such option '--stps'"),
         (["--output", "no/such/place", "a.py"], "--output"),
         (["--output", ".", "a.py"], "is a directory"),
