@@ -41,6 +41,8 @@ class Gradients:
         self.scale = 1.0
         self.shift = 0
         self.rest = 1.0
+        # Whether the closure of the step under way was evaluated before.
+        self._evaluated = False
         # Losses of the step under way: detached, so that nothing is read back before the step ends.
         self.losses: list[tuple[Tensor, float]] = []
 
@@ -118,9 +120,21 @@ class Gradients:
             self.depth -= 1
             if is_loss:
                 with self._session.guard("loss"), torch._C.DisableTorchFunction():
-                    for root in [tensors] if isinstance(tensors, Tensor) else list(tensors):
-                        if isinstance(root, Tensor) and root.numel() == 1 and root.is_floating_point():
-                            # The scale came in when the backward pass reached the scaled loss.
-                            self.losses.append((root.detach().clone(), self.scale))
+                    self._keep_loss(tensors)
         self._session.backward_ends()
         return result
+
+    def _keep_loss(self, tensors: Any) -> None:
+        """The scalars that a backward pass began at; of a closure those of its first evaluation."""
+        if self._session.steps.stepping:
+            if self._evaluated:
+                return
+            self._evaluated = True
+        for root in [tensors] if isinstance(tensors, Tensor) else list(tensors):
+            if isinstance(root, Tensor) and root.numel() == 1 and root.is_floating_point():
+                # The scale came in when the backward pass reached the scaled loss.
+                self.losses.append((root.detach().clone(), self.scale))
+
+    def step_begins(self) -> None:
+        """An optimizer is about to step; it may call a closure, and LBFGS does so many times."""
+        self._evaluated = False

@@ -52,6 +52,8 @@ class Record:
     # A function of the autograd graph has no gradient worth counting in a criterion: it starts from 1.
     is_loss: bool = False
     is_torch: bool = False
+    # The layer that a parameter without one turned out to belong to.
+    heir: Record | None = None
 
 
 class Names:
@@ -110,6 +112,7 @@ class Names:
 
     def full(self, record: Record) -> str:
         """The name to show for a layer."""
+        record = record.heir or record
         if record.root < 0 or not self._roots:
             return record.path
         # A root of which nothing was counted is no second one: averaged weights, or a teacher, that are only evaluated.
@@ -140,10 +143,8 @@ class Names:
         return record
 
     def _adopt(self, orphan: Record, record: Record) -> None:
-        """A parameter that was counted before its module was met: what is known goes to the module."""
-        if not record.tallies:
-            record.tallies, record.observed = orphan.tallies, orphan.observed
-            self.records.remove(orphan)
+        """A parameter that was counted before its module was met is that module's: the profile adds the two up."""
+        orphan.heir = record
 
 
 def calling_line() -> Source | None:

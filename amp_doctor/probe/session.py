@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from amp_doctor.diagnosis.profile import ACTIVATION, ACTIVATION_GRAD
 from amp_doctor.probe.activations import Activations
 from amp_doctor.probe.count import Tally
 from amp_doctor.probe.device import describe
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 # Backward passes without a step of torch.optim after which they are taken for steps themselves.
 _PATIENCE = 200
+# So many calls of one module in a step are counted in full, then one of so many.
+_CALLS = 64
+_SPARSE = 16
 
 
 class Session:
@@ -67,6 +71,7 @@ class Session:
         self.profile: Profile | None = None
         self._on_end = on_end
         self._patches = Patches()
+        self._calls: dict[Tally | DeviceTally, int] = {}
         self._pools: dict[torch.device, DevicePool] = {}
         self._phases: dict[DeviceTally, tuple[Record, str]] = {}
         self._off: set[str] = set()
@@ -160,6 +165,8 @@ class Session:
     def count(self, record: Record, role: str, values: Tensor, phase: str, *, scaled: bool = False) -> None:
         """Count a tensor; gradients come multiplied by the loss scale in force."""
         tally = self.tally(record, role, values.device)
+        if role in (ACTIVATION, ACTIVATION_GRAD) and self._passes(tally):
+            return
         if isinstance(tally, DeviceTally):
             # The first of a step to touch the site: what the step's counts show is filed under it.
             self._phases.setdefault(tally, (record, phase))
@@ -169,6 +176,14 @@ class Session:
             values = (values if values.dtype is torch.float64 else values.float()) / rest
         if tally.add(values, self.gradients.shift if scaled else 0):
             self.nonfinite.met(record, phase, values)
+
+    def _passes(self, tally: Tally | DeviceTally) -> bool:
+        """Whether to leave out a call: a cell called for every element of a sequence is sampled after a while."""
+        calls = self._calls[tally] = self._calls.get(tally, 0) + 1
+        if calls <= _CALLS or calls % _SPARSE == 0:
+            return False
+        tally.sampled = True
+        return True
 
     def read_devices(self) -> None:
         """Read what the step has counted on GPUs: the one time the host waits."""
@@ -239,6 +254,7 @@ class Session:
         with self.guard("device counts"):
             self.read_devices()
         self.step += 1
+        self._calls.clear()
         self.nonfinite.step_ends(skipped)
         if self.on_step is not None:
             self.on_step(self.step, self.settings.steps)

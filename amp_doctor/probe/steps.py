@@ -98,6 +98,7 @@ class StepCounter:
             return
         self._forget_raised()
         if optimizer not in self._stack:
+            self._session.gradients.step_begins()
             with self._session.guard("updates"):
                 self._session.weights.before(optimizer)
         self._stack.append(optimizer)

@@ -635,3 +635,59 @@ def test_layers_can_be_chosen() -> None:
             backward(model)
             optimizer.step()
     assert {layer.name for layer in probe.profile.layers} == {"2"}
+
+
+def test_the_loss_of_a_closure_is_that_of_its_first_evaluation() -> None:
+    model, x, y = nn.Linear(4, 1), torch.randn(32, 4), torch.randn(32, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+    losses: list[list[float]] = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        losses[-1].append(loss.item())
+        return loss
+
+    with Probe(steps=3, mode="observe") as probe:
+        for _ in range(3):
+            losses.append([])
+            optimizer.step(closure)
+    assert len(losses[0]) > 1
+    assert probe.profile.loss == tuple(step[0] for step in losses)
+
+
+def test_a_cell_that_is_called_very_often_is_sampled() -> None:
+    cell = nn.RNNCell(2, 3)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    with Probe(steps=1, mode="observe") as probe:
+        h = torch.zeros(1, 3)
+        for _ in range(100):
+            h = cell(torch.randn(1, 2), h)
+        h.sum().backward()
+        optimizer.step()
+    (layer,) = probe.profile.layers
+    # 64 calls in full, then every sixteenth: 80 and 96.
+    assert layer.sites["activation"].histogram.elements == 66 * 3
+    assert layer.sites["activation"].sampled
+
+
+def test_parameters_counted_before_their_module_is_met_are_that_modules() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc.forward(x)
+
+    model = Model()
+    with Probe(steps=2, mode="observe") as probe:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.forward(torch.randn(4, 3)).sum().backward()
+        optimizer.step()
+        model(torch.randn(4, 3)).sum().backward()
+        optimizer.step()
+    (layer,) = (one for one in probe.profile.layers if "weight_grad" in one.sites)
+    assert layer.name == "fc"
+    assert layer.sites["weight_grad"].histogram.elements == 2 * (3 * 2 + 2)
