@@ -12,6 +12,7 @@ the one that entered.
 
 from __future__ import annotations
 
+import atexit
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -45,6 +46,8 @@ class DryRun:
 
     def start(self) -> None:
         """From now on, in this thread."""
+        # Before torch takes its kernels back, which it does at exit.
+        atexit.register(self.stop)
         self._kernels.install()
         pretend(self._patches)
         redirect(self._patches)
@@ -52,6 +55,7 @@ class DryRun:
 
     def stop(self) -> None:
         """Give everything back; twice is once."""
+        atexit.unregister(self.stop)
         self._patches.undo()
         self._kernels.remove()
 
