@@ -84,6 +84,7 @@ class _Writer:
             grad=entry.grad,
             bits=entry.bits,
             backward=entry.backward,
+            mutates=bool(entry.mutates),
         )
         if entry.rng is not None:
             node.meta["rng"] = entry.rng[0]

@@ -1,0 +1,283 @@
+"""A recorded step in two precisions at once, call by call: FP32, and what a GPU would make of a setting.
+
+Both are given the same random numbers. Half matrix products are computed in FP32 from rounded inputs, the result
+rounded, as Tensor Cores do; what else is half is computed by the CPU's kernels for half, which round once as well.
+An infinity is mended where it arises, so that what comes after is judged by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from math import inf, isfinite, sqrt
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from amp_doctor.probe.compare import Compared, compare
+from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened
+from amp_doctor.probe.flops import Flops, recurrent
+from amp_doctor.probe.precisions import Precision, Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from amp_doctor.probe.recorded import Recording
+
+_NORMS = frozenset("batch_norm layer_norm group_norm instance_norm rms_norm".split())
+_CREATED = frozenset("zeros ones full rand randn arange linspace logspace eye empty tensor scalar_tensor".split())
+# What the CPU has no kernel for and a GPU has.
+_ONLY_ON_CPU = ("not implemented for", "mkldnn", "could not create a primitive")
+_MIXED = ("dtype", "should be the same", "expected scalar type")
+_TO_HALF = frozenset(("half", "bfloat16"))
+
+
+class OutOfTime(Exception):
+    """The replay took longer than it was given."""
+
+
+@dataclass(slots=True)
+class Node:
+    """What a call came to. `dtype` is that of its result under the precision; `inputs` are the nodes it read.
+
+    `refused` holds the words of an error that the reduced precision raised; `cast` the largest magnitude of an input
+    that the cast to half made infinite.
+    """
+
+    node: fx.Node
+    dtype: torch.dtype | None = None
+    compared: Compared = field(default_factory=Compared)
+    casts: int = 0
+    cast: float = 0.0
+    refused: str = ""
+    swallowed: float = 0.0
+    flops: int = 0
+    inputs: tuple[fx.Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A step under one precision. `losses` are pairs, FP32 and reduced; `gradients` likewise one comparison per leaf.
+
+    `gradient_error` is the norm of the difference of all gradients over that of FP32's.
+    """
+
+    precision: Precision
+    nodes: tuple[Node, ...]
+    losses: tuple[tuple[float, float], ...] = ()
+    gradients: tuple[tuple[str, Compared], ...] = ()
+    gradient_error: float = 0.0
+    scale: float = 1.0
+
+
+def replay(
+    recording: Recording,
+    precision: Precision,
+    *,
+    exempt: Collection[str] = (),
+    scale: float = 1.0,
+    deadline: float | None = None,
+) -> Replayed:
+    """Replay under `precision`, with the calls named in `exempt` in FP32; gradients under the loss scale `scale`.
+
+    OutOfTime when `time.monotonic()` passes `deadline`.
+    """
+    rules = Rules(precision)
+    run = _Run(recording, precision, rules, frozenset(exempt), scale, deadline)
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), rules.installed():
+        return run.all()
+
+
+class _Run:
+    def __init__(
+        self,
+        recording: Recording,
+        precision: Precision,
+        rules: Rules,
+        exempt: frozenset[str],
+        scale: float,
+        deadline: float | None,
+    ) -> None:
+        self._recording, self._precision, self._rules = recording, precision, rules
+        self._exempt, self._scale, self._deadline = exempt, scale, deadline
+        self._wide: dict[fx.Node, Any] = {}
+        self._low: dict[fx.Node, Any] = {}
+        self._losses: list[tuple[float, float]] = []
+        self._leaves: list[tuple[str, Tensor, Tensor]] = []
+        self._module = recording.graph_module
+        self._last = _last_uses(self._module.graph)
+
+    def all(self) -> Replayed:
+        found = []
+        leaves = iter(self._recording.inputs)
+        for node in self._module.graph.nodes:
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                raise OutOfTime
+            if node.op == "placeholder":
+                self._leaf(node, next(leaves))
+            elif node.op == "get_attr":
+                self._wide[node] = self._low[node] = getattr(self._module, node.target)
+            elif node.op != "output":
+                found.append(self._call(node))
+            for dead in self._last.get(node, ()):
+                self._wide.pop(dead, None)
+                self._low.pop(dead, None)
+        gradients = [(name, _gradient(wide, low, self._scale)) for name, wide, low in self._leaves]
+        return Replayed(
+            self._precision,
+            tuple(one for one in found if one is not None),
+            tuple(self._losses),
+            tuple((name, one) for name, one in gradients if one is not None),
+            self._gradient_error(),
+            self._scale,
+        )
+
+    def _gradient_error(self) -> float:
+        """Over all leaves together: a gradient that is zero but for rounding has no relative error of its own."""
+        wrong = right = 0.0
+        for _, wide, low in self._leaves:
+            if wide.grad is not None and low.grad is not None:
+                right += float(wide.grad.double().square().sum())
+                wrong += float((low.grad.double() / self._scale - wide.grad.double()).square().sum())
+        return sqrt(wrong / right) if right and isfinite(wrong) else inf if not isfinite(wrong) else 0.0
+
+    def _leaf(self, node: fx.Node, leaf: Any) -> None:
+        wide, low = leaf.fresh(), leaf.fresh()
+        if wide.dtype in LOW:
+            wide = wide.detach().float().requires_grad_(wide.requires_grad)
+        to = self._precision.weights
+        if to is not None and low.dtype is torch.float32 and not self._of_norm(node):
+            low = low.detach().to(to).requires_grad_(low.requires_grad)
+        self._wide[node], self._low[node] = wide, low
+        if leaf.requires_grad:
+            self._leaves.append((node.name, wide, low))
+
+    def _call(self, node: fx.Node) -> Node | None:
+        name = name_of(node)
+        if name in ("_set_grad_enabled", "set_rng_state"):
+            _invoke(node, *self._given(node, self._wide))
+            return None
+        if name in ("_enter_autocast", "_exit_autocast"):
+            return None  # regions of the script's own: the precision asked for takes their place
+        if node.meta.get("backward"):
+            self._backward(node)
+            return None
+        found = Node(node, inputs=tuple(node.all_input_nodes))
+        state = torch.default_generator.get_state() if "rng" in node.meta else None
+        args, kwargs = widened(self._given(node, self._wide))
+        with Flops() as flops:
+            wide = _invoke(node, args, kwargs, wide=True)
+        found.flops = flops.total + recurrent(name, args)
+        if state is not None:
+            torch.default_generator.set_state(state)
+        self._wide[node] = wide
+        casts = self._rules.casts
+        casts.count, casts.above, casts.below = 0, 0.0, 0.0
+        args, kwargs = self._given(node, self._low)
+        before = args[0].detach().clone() if name in ("add", "add_", "__iadd__") and is_low(args[:1]) else None
+        try:
+            low = self._reduced(node, args, kwargs)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            found.refused = str(error).split("\n")[0]
+            low = cut(in_dtype(wide, self._precision.low if is_low(args) else None))
+        found.casts = casts.count
+        found.cast = casts.above if name == "scaled_dot_product_attention" else max(casts.above, casts.below)
+        if isinstance(low, Tensor) and isinstance(wide, Tensor) and low.is_floating_point():
+            found.dtype, found.compared = low.dtype, compare(wide, low)
+            if before is not None and before.shape == low.shape:
+                found.swallowed = _swallowed(before, args[1], low)
+            if found.compared.broken and not node.meta.get("mutates"):
+                low = torch.where(low.isfinite(), low, wide.detach().clamp(-60000, 60000).to(low.dtype))
+        self._low[node] = low
+        return found
+
+    def _reduced(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        name, to = name_of(node), self._precision.weights
+        if node.name in self._exempt or (self._precision.norms and name in _NORMS):
+            result = _invoke(node, *widened((args, kwargs), dtypes=False))
+            return in_dtype(result, to) if name in _NORMS and node.name not in self._exempt else result
+        if "rng" in node.meta and "dropout" in name:
+            # The same elements are dropped, whatever the dtype.
+            return in_dtype(_invoke(node, *widened((args, kwargs), dtypes=False)), args[0].dtype)
+        with self._rules.on():
+            try:
+                result = _invoke(node, args, kwargs)
+            except (RuntimeError, NotImplementedError) as error:
+                if any(words in str(error) for words in _ONLY_ON_CPU):
+                    result = in_dtype(_invoke(node, *widened((args, kwargs), dtypes=False)), self._precision.low)
+                elif to is not None and any(words in str(error) for words in _MIXED):
+                    # A model of half weights has a cast here, which in the recorded FP32 step was none.
+                    result = _invoke(node, *narrowed((args, kwargs), to))
+                else:
+                    raise
+        return in_dtype(result, to) if to is not None and name in _CREATED else result
+
+    def _backward(self, node: fx.Node) -> None:
+        args, kwargs = self._given(node, self._wide)
+        _invoke(node, args, kwargs)
+        roots = args[0] if isinstance(args[0], (tuple, list)) else [args[0]]
+        args, kwargs = self._given(node, self._low)
+        lows = args[0] if isinstance(args[0], (tuple, list)) else [args[0]]
+        self._losses += [
+            (float(wide.detach()), float(low.detach()))
+            for wide, low in zip(roots, lows, strict=True)
+            if wide.numel() == 1
+        ]
+        gradients = args[1] if len(args) > 1 else kwargs.get("gradient", kwargs.get("grad_tensors"))
+        keep = {key: value for key, value in kwargs.items() if key in ("retain_graph", "create_graph", "inputs")}
+        if gradients is None:
+            gradients = [torch.ones_like(one) for one in lows]
+        elif isinstance(gradients, Tensor):
+            gradients = [gradients]
+        scaled = [one.detach().to(low.dtype) * self._scale for one, low in zip(gradients, lows, strict=True)]
+        with self._rules.on():
+            torch.autograd.backward(list(lows), scaled, **keep)
+
+    def _given(self, node: fx.Node, values: dict[fx.Node, Any]) -> tuple[Any, Any]:
+        def look_up(one: fx.Node) -> Any:
+            return values[one]
+
+        return fx.node.map_arg(node.args, look_up), fx.node.map_arg(node.kwargs, look_up)
+
+    def _of_norm(self, node: fx.Node) -> bool:
+        return self._precision.norms and any(name_of(user) in _NORMS for user in node.users)
+
+
+def name_of(node: fx.Node) -> str:
+    """The function or method that a node calls."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def _invoke(node: fx.Node, args: Any, kwargs: Any, *, wide: bool = False) -> Any:
+    if node.op == "call_method":
+        name = "float" if wide and node.target in _TO_HALF else str(node.target)
+        return getattr(args[0], name)(*args[1:], **kwargs)
+    target: Callable[..., Any] = node.target  # type: ignore[assignment]
+    return target(*args, **kwargs)
+
+
+def _swallowed(before: Tensor, added: Any, after: Tensor) -> float:
+    """The share of non-zero terms that a sum in half does not notice."""
+    if not isinstance(added, Tensor):
+        return 0.0
+    moved = (added.detach() != 0).expand_as(after)
+    terms = int(moved.sum())
+    return int((moved & (before == after.detach())).sum()) / terms if terms else 0.0
+
+
+def _gradient(wide: Tensor, low: Tensor, scale: float) -> Compared | None:
+    if wide.grad is None or low.grad is None:
+        return None
+    return compare(wide.grad, low.grad.double() / scale)
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        for one in node.all_input_nodes:
+            last[one] = node
+    uses: dict[fx.Node, list[fx.Node]] = {}
+    for one, node in last.items():
+        uses.setdefault(node, []).append(one)
+    return uses

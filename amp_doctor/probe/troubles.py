@@ -1,0 +1,143 @@
+"""A replayed step -> the operators at which a precision goes wrong, worst first.
+
+An operator is blamed for what arises in it, not for what it was handed: an infinity from finite inputs, elements lost
+that its inputs still had, an error far larger than theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from amp_doctor.diagnosis.profile import Operator
+from amp_doctor.numerics.formats import BF16, FP16
+from amp_doctor.probe.dtypes import LOW
+from amp_doctor.probe.replay import Node, Replayed, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torch import fx
+
+    from amp_doctor.numerics.formats import Format
+
+OVERFLOW, UNDERFLOW, PRECISION = "overflow", "underflow", "precision"
+BANNED, UNSUPPORTED = "banned", "unsupported"
+# A share of elements that an operator may lose, and how far above its inputs' its error must be to be its own.
+_LOST = 0.02
+_JUMP = 4.0
+# Relative error of one result, in units of the format's eps: 4 % in float16, 31 % in bfloat16.
+_ERROR = 40.0
+_SWALLOWED = 0.9
+_MASKS = frozenset(("where", "masked_fill", "masked_fill_"))
+_INVERSES = frozenset("div div_ true_divide __rdiv__ __rtruediv__ reciprocal rsqrt log log2 log10 pow".split())
+_ADDS_EPS = frozenset("add add_ __add__ __radd__ __iadd__ clamp clamp_min clamp_ clip maximum sub rsub".split())
+_FLOAT32_MAX = torch.finfo(torch.float32).max
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One call that goes wrong; `rank` orders, larger first: overflow and refusals before losses."""
+
+    node: Node
+    trouble: str
+    rank: float
+
+
+def troubles(replayed: Replayed) -> tuple[Trouble, ...]:
+    """Worst first, one per operator, layer and line."""
+    found: dict[tuple[Any, ...], Trouble] = {}
+    known = {one.node: one for one in replayed.nodes}
+    # What comes after an infinity is computed from a mended value, whose error is not its own.
+    mended: set[fx.Node] = set()
+    for position, one in enumerate(replayed.nodes):
+        trouble = _judge(one, known, replayed)
+        if not mended.isdisjoint(one.inputs) or one.compared.broken or one.refused:
+            mended.add(one.node)
+            if trouble is not None and trouble.trouble == PRECISION:
+                trouble = None
+        if trouble is not None:
+            trouble = replace(trouble, rank=trouble.rank - 1e-6 * position)
+            key = (*_place(one), trouble.trouble)
+            if key not in found or found[key].rank < trouble.rank:
+                found[key] = trouble
+    return tuple(sorted(found.values(), key=lambda one: -one.rank))
+
+
+def operators(replayed: Replayed, found: Iterable[Trouble]) -> tuple[Operator, ...]:
+    """As a profile keeps them."""
+    return tuple(_operator(one, replayed) for one in found)
+
+
+def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trouble | None:
+    name, form = name_of(one.node), _format(one, replayed)
+    seen = one.compared
+    if one.refused:
+        banned = name == "binary_cross_entropy" and replayed.precision.autocast is not None
+        return Trouble(one, BANNED if banned else UNSUPPORTED, 30.0)
+    if name == "getitem":
+        inputs = [known[i] for parent in one.inputs for i in parent.all_input_nodes if i in known]
+    else:
+        inputs = [known[i] for i in one.inputs if i in known]
+    if seen.broken or one.cast:
+        if name in _MASKS and any(value <= -_FLOAT32_MAX for value in _constants(one.node)):
+            return None  # the lowest number of the dtype at hand: under another it is another
+        if name in _INVERSES and any(i.compared.lost for i in inputs):
+            return Trouble(one, OVERFLOW, 0.5)  # a divisor that has become zero: the fault is there
+        return Trouble(one, OVERFLOW, 10.0 if name in _MASKS else 20.0)
+    if one.dtype not in LOW:
+        return _amplified(one, inputs, form)
+    if name in _ADDS_EPS and any(0 < abs(value) <= form.zero_threshold for value in _constants(one.node)):
+        return Trouble(one, UNDERFLOW, 1.0 + seen.lost)
+    lost = seen.lost - max((i.compared.lost for i in inputs), default=0.0)
+    if lost > _LOST:
+        # What is lost beside much larger values changes little.
+        return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
+    if one.swallowed > _SWALLOWED:
+        return Trouble(one, PRECISION, 0.4)
+    return _amplified(one, inputs, form)
+
+
+def _amplified(one: Node, inputs: list[Node], form: Format) -> Trouble | None:
+    error, given = one.compared.error, max((i.compared.error for i in inputs), default=0.0)
+    if isfinite(error) and error > _ERROR * form.eps and error > _JUMP * max(given, form.eps / 2):
+        return Trouble(one, PRECISION, min(error, 1.0))
+    return None
+
+
+def _format(one: Node, replayed: Replayed) -> Format:
+    return BF16 if torch.bfloat16 in (one.dtype, replayed.precision.low) else FP16
+
+
+def _constants(node: fx.Node) -> list[float]:
+    return [
+        float(one)
+        for one in (*node.args, *node.kwargs.values())
+        if isinstance(one, (int, float)) and not isinstance(one, bool)
+    ]
+
+
+def _place(one: Node) -> tuple[Any, ...]:
+    return name_of(one.node), one.node.meta.get("layer", ""), one.node.meta.get("source")
+
+
+def _operator(trouble: Trouble, replayed: Replayed) -> Operator:
+    one = trouble.node
+    name, layer, source = _place(one)
+    seen = one.compared
+    return Operator(
+        name.strip("_") if name.startswith("__") else name,
+        layer,
+        source,
+        replayed.precision.name,
+        trouble.trouble,
+        str(one.dtype or one.node.meta.get("dtype") or "").removeprefix("torch."),
+        max(seen.amax, one.cast),
+        seen.lost,
+        seen.error if isfinite(seen.error) else 0.0,
+        one.flops,
+        one.casts,
+    )

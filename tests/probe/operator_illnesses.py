@@ -1,0 +1,132 @@
+"""A dozen operators that FP16 does not stand, each on a line that ends with `# ILL`; a function trains one step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Name -> precision under which it shows, the operators that may be named, and the step.
+ILLNESSES: dict[str, tuple[str, tuple[str, ...], Callable[[], None]]] = {}
+
+
+def enter(precision: str, *named: str) -> Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
+    """`calculate` turns the output of a linear layer, 16 by 32, into a loss."""
+
+    def register(calculate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def step() -> None:
+            torch.manual_seed(0)
+            layer = nn.Linear(8, 32)
+            calculate(layer(torch.randn(16, 8))).backward()
+
+        ILLNESSES[calculate.__name__] = precision, named, step
+        return calculate
+
+    return register
+
+
+@enter("O1/float16", "mul")
+def mean_of_squares(x: Tensor) -> Tensor:
+    large = 600 * x
+    return (large * large).mean()  # ILL
+
+
+@enter("O3/float16", "square")
+def mean_of_squares_by_square(x: Tensor) -> Tensor:
+    return (600 * x).square().mean()  # ILL
+
+
+@enter("O1/float16", "matmul")
+def logits_scaled_late(x: Tensor) -> Tensor:
+    q, k = 200 * x, 200 * x.roll(1, 0)
+    logits = q @ k.T  # ILL
+    return (logits * 1e-6).softmax(-1).square().sum()
+
+
+@enter("O1/float16", "add")
+def guard_of_a_hundred_millionth(x: Tensor) -> Tensor:
+    centred = torch.relu(x - x.amax(1, keepdim=True) * 0.9)
+    return (centred / (centred.amin(1, keepdim=True) + 1e-8)).clamp(max=10).mean()  # ILL
+
+
+@enter("O1/float16", "where")
+def mask_by_where(x: Tensor) -> Tensor:
+    scores = x @ x.T
+    scores = torch.where(torch.ones(16, 16).tril() > 0, scores, -1e9)  # ILL
+    return scores.softmax(-1).square().sum()
+
+
+@enter("O1/float16", "masked_fill")
+def mask_by_masked_fill(x: Tensor) -> Tensor:
+    scores = x @ x.T
+    scores = scores.masked_fill(torch.ones(16, 16).tril() == 0, -1e9)  # ILL
+    return scores.softmax(-1).square().sum()
+
+
+@enter("O3/float16", "exp", "sum")
+def exp_before_normalising(x: Tensor) -> Tensor:
+    weights = torch.exp(12 + x)  # ILL
+    return (weights / weights.sum(1, keepdim=True)).square().sum()
+
+
+@enter("O3/float16", "exp", "sum")
+def softmax_by_hand(x: Tensor) -> Tensor:
+    shifted = x + 9
+    return (shifted.exp() / shifted.exp().sum(1, keepdim=True)).square().sum()  # ILL
+
+
+@enter("O1/float16", "mul")
+def cosine_of_tiny_vectors(x: Tensor) -> Tensor:
+    a, b = 1e-5 * x, 1e-5 * x.roll(1, 0)
+    dot = (a * b).sum(1)  # ILL
+    return (dot / (a.norm(dim=1) * b.norm(dim=1))).mean()
+
+
+@enter("O3/float16", "sum")
+def sum_over_an_image(x: Tensor) -> Tensor:
+    image = torch.ones(512, 512) * x.mean().sigmoid()
+    return image.sum() / 512**2  # ILL
+
+
+@enter("O1/float16", "sub", "__sub__")
+def variance_by_moments(x: Tensor) -> Tensor:
+    y = 0.1 * x + 30
+    variance = (y * y).mean(1) - y.mean(1) * y.mean(1)  # ILL
+    return (variance + 1e-3).abs().sqrt().mean()
+
+
+@enter("O1/float16", "div")
+def chain_of_divisions(x: Tensor) -> Tensor:
+    y = x / 1000
+    y = y / 1000
+    y = y / 1000  # ILL
+    return (y * 1e9).square().mean()
+
+
+@enter("O3/float16", "exp", "sum")
+def logsumexp_by_hand(x: Tensor) -> Tensor:
+    return (5 * x + 12).exp().sum(1).log().mean()  # ILL
+
+
+@enter("O1/float16", "add", "add_", "__iadd__")
+def loss_accumulated_in_half(x: Tensor) -> Tensor:
+    total = torch.zeros((), dtype=torch.float16) + 2048
+    for row in x:
+        total += 0.1 * row.square().mean()  # ILL
+    return total.float()
+
+
+@enter("O1/float16", "binary_cross_entropy")
+def banned_loss(x: Tensor) -> Tensor:
+    return F.binary_cross_entropy(x.sigmoid(), torch.ones(16, 32))  # ILL
+
+
+@enter("O1/float16", "linear")
+def cast_of_large_inputs(x: Tensor) -> Tensor:
+    energies = (x + 14).float().exp()
+    return F.linear(energies, torch.ones(4, 32) * 1e-6).mean()  # ILL

@@ -1,0 +1,123 @@
+"""A recorded step under other precisions: the operator that goes wrong is named with its line, and healthy ones are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from amp_doctor.probe.examine import examine, within
+from amp_doctor.probe.precisions import O1_BF16, O1_FP16, O2_FP16, O3_FP16, PRECISIONS, WRITTEN
+from amp_doctor.probe.replay import name_of, replay
+from amp_doctor.probe.troubles import troubles
+from tests.probe import operator_illnesses
+from tests.probe.operator_illnesses import ILLNESSES
+from tests.probe.recorded_zoo import ZOO
+from tests.probe.test_record import prepared, record
+
+LINES = Path(operator_illnesses.__file__).read_text("utf-8").splitlines()
+
+
+@pytest.mark.parametrize("name", ILLNESSES)
+def test_the_ill_operator_is_first_or_second_with_its_line(name: str) -> None:
+    precision, named, step = ILLNESSES[name]
+    found = examine(record(step), seconds=60).operators
+    assert found[0].precision == precision
+    assert any(
+        one.operator.strip("_") in {other.strip("_") for other in named}
+        and one.source is not None
+        and LINES[one.source.line - 1].endswith("# ILL")
+        for one in found[:2]
+    ), found
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_healthy_step_has_no_trouble_under_autocast(name: str) -> None:
+    _, step = prepared(name)
+    recording = record(step)
+    for precision in (O1_FP16, O1_BF16, WRITTEN):
+        replayed = replay(recording, precision, scale=4096.0)
+        assert troubles(replayed) == ()
+        assert within(replayed)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda one: one.name)
+def test_every_precision_runs_a_convolutional_and_a_recurrent_step(precision: object) -> None:
+    for name in ("unet", "diffusion", "lstm", "llama"):
+        _, step = prepared(name)
+        replayed = replay(record(step), precision, scale=256.0)  # type: ignore[arg-type]
+        assert replayed.gradient_error < 0.1
+        assert not [one.refused for one in replayed.nodes if one.refused]
+
+
+def two_layers() -> tuple[nn.Module, object]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
+
+    def step() -> None:
+        model(torch.randn(8, 16)).logsumexp(1).sum().backward()
+
+    return model, step
+
+
+def test_dtypes_are_those_that_cuda_would_give() -> None:
+    _, step = two_layers()
+    recording = record(step)  # type: ignore[arg-type]
+    expected = {
+        O1_FP16: ["float16", "float32", "float32", "float16", "float32", "float32"],
+        O1_BF16: ["bfloat16", "float32", "float32", "bfloat16", "float32", "float32"],
+        O2_FP16: ["float16"] * 6,
+        O3_FP16: ["float16"] * 6,
+    }
+    for precision, dtypes in expected.items():
+        nodes = replay(recording, precision).nodes[1:]
+        assert [name_of(one.node) for one in nodes] == ["linear", "layer_norm", "gelu", "linear", "logsumexp", "sum"]
+        assert [str(one.dtype).removeprefix("torch.") for one in nodes] == dtypes
+
+
+def test_flops_and_casts_are_counted() -> None:
+    _, step = two_layers()
+    nodes = {one.node.name: one for one in replay(record(step), O1_FP16).nodes}  # type: ignore[arg-type]
+    assert nodes["linear"].flops == 2 * 8 * 16 * 32
+    assert nodes["linear_1"].flops == 2 * 8 * 32 * 4
+    assert nodes["linear"].casts == 3
+    assert nodes["layer_norm"].casts == 1
+    assert nodes["gelu"].casts == 0
+
+
+def test_what_must_stay_in_float32_is_found_by_trying() -> None:
+    _, _, step = ILLNESSES["logits_scaled_late"]
+    kept = examine(record(step), seconds=60).kept
+    assert kept is not None
+    assert [one.operator for one in kept] == ["matmul"]
+
+
+def test_a_healthy_step_needs_nothing_in_float32() -> None:
+    _, step = prepared("bert")
+    assert examine(record(step), seconds=60).kept == ()
+
+
+def test_a_replay_that_takes_too_long_is_given_up_with_a_note() -> None:
+    _, step = prepared("bert")
+    examined = examine(record(step), seconds=-1)
+    assert examined.operators == ()
+    assert any("time was up" in note for note in examined.notes)
+
+
+def test_a_replay_leaves_no_trace() -> None:
+    model, step = prepared("resnet")
+    recording = record(step)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    examine(recording, seconds=60)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(grads, (p.grad for p in model.parameters() if p.grad is not None), strict=True)
+    )
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+    assert not torch.is_autocast_enabled("cuda")
