@@ -11,11 +11,12 @@ PROBED := fixtures/demo/probe_train.py
 TORCH := torch==2.13.0 'numpy>=1.26'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bless ecosystem bench bench-probe readme clean
+.PHONY: help demo test check browser bless ecosystem bench bench-probe readme clean
 
 help:
 	@echo 'make demo       lint a script with planted mistakes, and probe one that float16 would break'
 	@echo 'make test       ruff, mypy, and every test'
+	@echo 'make browser    install chromium for the tests, where there is none'
 	@echo 'make bless      rewrite the generated parts of rules/README.md'
 	@echo 'make ecosystem  lint sixteen published packages and compare with fixtures/ecosystem.toml'
 	@echo 'make bench      how fast it is, against ruff and libcst'
@@ -29,13 +30,22 @@ demo: $(VENV)/installed-probe
 	@echo '$$ amp-doctor probe --steps 30 $(PROBED)'
 	@$(BIN)/amp-doctor probe --steps 30 --fail-on never $(PROBED)
 
-test: check
+test: check browser
 	$(BIN)/python -m pytest --no-skips -n $${PYTEST_WORKERS:-auto} -q
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python -m mypy
+
+# The tests open the HTML report in chromium. Where there is none, root gets Debian's; others are told to install one.
+browser:
+	@for name in chromium chromium-browser google-chrome chrome; do \
+		command -v $$name >/dev/null && exit 0; done; test -z "$$CHROMIUM" || exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+		apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	else echo 'make test needs chromium: install it, or set CHROMIUM=/path/to/chromium' >&2; exit 1; fi
 
 bless: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -q tests/test_rule_pages.py -k readme --bless

@@ -43,7 +43,7 @@ def test_the_wheel_ships_code_and_pages_and_nothing_else(wheel: Path) -> None:
     shipped = {name.removeprefix("amp_doctor/rules/") for name in names if name.startswith("amp_doctor/rules/")}
     assert {f"{code}-{name}.md" for code, name in catalog.codes().items()} <= shipped
     assert {name.split("/")[0] for name in names} == {"amp_doctor", f"amp_doctor-{__version__}.dist-info"}
-    assert "amp_doctor/py.typed" in names
+    assert {"amp_doctor/py.typed", "amp_doctor/report/page/style.css", "amp_doctor/report/page/start.js"} <= set(names)
 
 
 def test_the_base_install_has_no_torch(wheel: Path) -> None:
@@ -140,3 +140,4 @@ def test_the_tools_the_tests_need_are_dev_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = {re.split(r"[<>=]", line)[0] for line in project["optional-dependencies"]["dev"]}
     assert {"hatchling", "hypothesis", "jsonschema", "mypy", "pre-commit", "pytest", "pytest-xdist", "ruff"} <= wanted
+    assert {"playwright", "plotly"} <= wanted

@@ -95,19 +95,22 @@ def _by_code(*codes: str) -> Callable[[Scene], Agreement | None]:
 
 
 def _on_the_line(*troubles: str) -> Callable[[Scene], Agreement | None]:
-    """Confirmed by trouble of that kind with an operator on the very lines of the finding, or a NaN born there."""
+    """Confirmed by trouble of that kind with an operator on the very lines of the finding, or a NaN born of one there.
+
+    Layers that are called on the line prove nothing: what they give is another matter than what the line computes.
+    """
 
     def look(scene: Scene) -> Agreement | None:
         for one in scene.profile.operators:
             if one.trouble in troubles and one.source and scene.covers(one.source.path, one.source.line):
-                told = f"{one.operator} on this line: {one.trouble}" + (
-                    f" under {one.precision}" if one.precision else ""
-                )
-                return Agreement(CONFIRMED, told, (), (one.layer,))
-        here = [one for one in scene.met("AMP605", "AMP607") if scene.covers(one.path, one.span.line)]
-        # Without a line of its own a finding of the run stands at line 1, where nothing but imports is.
-        here = [one for one in here if one.span.line > 1]
-        return _confirmed(here[0].message, here) if here else None
+                under = f" under {one.precision}" if one.precision else ""
+                return Agreement(CONFIRMED, f"{one.operator} on this line: {one.trouble}{under}", (), (one.layer,))
+        first = scene.profile.first_nonfinite
+        if first and first.operator and first.source and scene.covers(first.source.path, first.source.line):
+            word = "NaN" if first.value == "nan" else "infinity"
+            words = f"the first {word} of the run came from {first.operator} on this line"
+            return Agreement(CONFIRMED, words, tuple(one.code for one in scene.met("AMP607")[:1]), (first.layer,))
+        return None
 
     return look
 

@@ -43,8 +43,10 @@ SCALE = """
 overflows. The band holds the loss scales that are admissible; thin lines are the layers that lose most.</p>
 <div class="controls"><label>Layer <select id="curve-layer"></select></label></div>
 <div id="curves" class="chart" role="img" aria-label="Share of the gradients lost in float16, by loss scale"></div>
-<div class="scroll" tabindex="0" role="region" aria-label="Loss scales in numbers"><table id="curve-table">
-<caption class="quiet">The same in numbers.</caption></table></div>
+<details><summary>The same in numbers</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="Loss scales in numbers">
+<table id="curve-table"></table></div>
+</details>
 """
 TIMELINE = """
 <div id="time" class="chart" role="img" aria-label="Loss and loss scale, step by step"></div>

@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 # In JSON inside a script element: what could end the element, begin a comment in it, or end a line of JavaScript.
 _AWAKE = re.compile("[<>&\u2028\u2029]")
+# Half a character, as in a file name that is no UTF-8, can be written to no file; it is shown by its number.
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def embedded(values: object) -> str:
     """Values as JSON that can stand inside a script element, whatever strings are in it."""
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    asleep = _AWAKE.sub(lambda met: f"\\u{ord(met[0]):04x}", text)
-    # A lone surrogate, as in a file name that is no UTF-8, could not be written to a file.
-    return asleep.encode("utf-8", "backslashreplace").decode("utf-8")
+    whole = _HALF.sub(lambda met: f"\\\\u{ord(met[0]):04x}", text)
+    return _AWAKE.sub(lambda met: f"\\u{ord(met[0]):04x}", whole)
 
 
 def words(text: str) -> str:
     """Text that can stand between tags and in quoted attributes; control characters are replaced."""
-    return escape(clean(text).encode("utf-8", "backslashreplace").decode("utf-8"))
+    return escape(_HALF.sub(lambda met: f"\\u{ord(met[0]):04x}", clean(text)))
 
 
 def tag(name: str, inner: str, **attributes: str | None) -> str:
@@ -48,11 +49,11 @@ def rows(lines: Iterable[Line]) -> list[tuple[str, str, str]]:
     out: list[tuple[str, str, str]] = []
     for line in lines:
         drawn = any(style == "trail" for _, style in line)  # a curve, which the page draws better
-        parts = [(text, style) for text, style in line if text.strip() and not drawn]
+        parts = [(text, style) for text, style in line if text.strip() and not (drawn and style != "dim")]
         if not parts:
             continue
         label = ""
-        if len(parts) > 1 and parts[0][0].rstrip().endswith(":"):
+        if (len(parts) > 1 or drawn) and parts[0][0].rstrip().endswith(":"):
             label = parts.pop(0)[0].strip().rstrip(":")
         style = next((style for _, style in parts if style in ("error", "warning", "good", "note")), "")
         out.append((label, "".join(text for text, _ in parts).strip().removeprefix("- "), style))
@@ -64,7 +65,7 @@ def listed(told: Sequence[tuple[str, str, str]]) -> str:
     out: list[str] = []
     for label, text, style in told:
         out.append(tag("dt", words(label)) if label or not out else "")
-        out.append(tag("dd", words(text), class_=style or None))
+        out.append(tag("dd", words(text), class_=style or None) if text else "")
     return tag("dl", "".join(out), class_="facts") if out else ""
 
 

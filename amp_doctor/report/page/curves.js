@@ -24,7 +24,7 @@ function paintHeat() {
   ];
   const annotations = marks.map(([at, word], index) => ({ x: at, xref: "x", y: 1, yref: "paper", yanchor: "bottom", xanchor: index === 0 ? "right" : index === 1 ? "left" : "left", text: narrow() ? ["zero", "", "over"][index] : word, showarrow: false, font: { size: 11, color: color.limit } }));
   if (narrow()) annotations[2].xanchor = "right";
-  const step = high - low > 90 ? 16 : high - low > 56 || narrow() ? 8 : 4;
+  const step = high - low > 90 ? 32 : high - low > 56 || narrow() ? 8 : 4;
   const ticks = exponents.filter((exponent) => exponent % step === 0);
   Plotly.react($("heat"), [{
     type: "heatmap", z, x: exponents.map((one) => one + 0.5), y: rows.map((_, index) => index), text: told, hovertemplate: "%{text}<extra></extra>",
@@ -33,7 +33,7 @@ function paintHeat() {
   }], layoutOf({
     height, shapes, annotations, dragmode: false,
     margin: { l: narrow() ? 104 : 216, r: narrow() ? 10 : 24, t: 30, b: 56 },
-    xaxis: { range: [low, high], tickvals: ticks, ticktext: ticks.map((one) => `2<sup>${one}</sup>`), fixedrange: true, showgrid: false, zeroline: false, title: { text: `magnitude${shift() ? ` times the loss scale ${scaleWords(shift())}` : ""}`, standoff: 8 } },
+    xaxis: { range: [low, high], tickvals: ticks, ticktext: ticks.map((one) => `2<sup>${one}</sup>`), tickangle: 0, fixedrange: true, showgrid: false, zeroline: false, title: { text: shift() ? `${narrow() ? "" : "magnitude "}times the loss scale ${scaleWords(shift())}` : "magnitude", standoff: 8 } },
     yaxis: { autorange: false, range: [lanes - 0.5, -0.5], fixedrange: true, showgrid: false, zeroline: false, ...(many ? { showticklabels: false } : { tickvals: rows.map((_, index) => index), ticktext: names }), tickfont: { size: 11 } },
   }), CONFIG);
 }
@@ -60,7 +60,7 @@ function walk(event) {
   const column = within(state.cell ? start[1] + right : peak, 0, high - low - 1);
   state.cell = [row, column];
   $("heat-told").textContent = story(rows[row], low + column).join(" \u00b7 ");
-  Plotly.Fx.hover($("heat"), [{ curveNumber: 0, pointNumber: [row, column] }]);
+  Plotly.Fx.hover($("heat"), { xval: low + column + 0.5, yval: row });
 }
 
 // --- curves

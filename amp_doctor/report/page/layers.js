@@ -1,6 +1,6 @@
 // The heat map of exponents and the table below it: the same layers, in the same order.
 
-const state = { role: values.role, limits: 0, shift: 0, filter: "", only: "", order: null, rows: 30, page: 0, cell: null };
+const state = { role: values.role, limits: 0, shift: 0, filter: "", exact: null, only: "", order: null, rows: 30, page: 0, cell: null };
 const site = (layer) => layer[SITES][state.role];
 const isGradient = () => values.roles[state.role].gradient;
 const shift = () => (isGradient() ? state.shift : 0);
@@ -77,7 +77,7 @@ function chosen() {
   const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
   let rows = values.layers.filter((layer) => {
     const text = `${layer[NAME]} ${layer[TYPE]} ${layer[PLACE]}`.toLowerCase();
-    if (!words.every((word) => text.includes(word))) return false;
+    if (state.exact !== null ? layer[NAME] !== state.exact : !words.every((word) => text.includes(word))) return false;
     if (state.only === "finding") return layer[FOUND].length + layer[BESIDE].length > 0;
     if (state.only === "lost") return lost(site(layer)) > PART / 100;
     return state.only !== "over" || overflows(site(layer));

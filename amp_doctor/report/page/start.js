@@ -13,7 +13,7 @@ function startLayers() {
   tie("role", "change", (value) => { state.role = Number(value); });
   tie("limits", "change", (value) => { state.limits = Number(value); });
   tie("shift", "input", (value) => { state.shift = Number(value); });
-  tie("filter", "input", (value) => { state.filter = value; });
+  tie("filter", "input", (value) => { state.filter = value; state.exact = null; });
   tie("only", "change", (value) => { state.only = value; });
   tie("rows", "change", (value) => { state.rows = value; });
   tie("order", "change", (value) => { const [, , column, down] = ORDERS.find(([name]) => name === value); state.order = { column, down }; });
@@ -36,7 +36,7 @@ function goTo(name) {
   if (!$("heat")) return;
   const index = values.layers.findIndex((layer) => layer[NAME] === name);
   if (index < 0) return;
-  state.filter = name;
+  state.filter = state.exact = name;
   state.only = "";
   state.page = 0;
   $("filter").value = name;
