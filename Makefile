@@ -11,7 +11,7 @@ PROBED := fixtures/demo/probe_train.py
 TORCH := torch==2.13.0 'numpy>=1.26'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check browser bless ecosystem bench bench-probe readme clean
+.PHONY: help demo test check browser bless ecosystem bench bench-probe bench-dryrun readme clean
 
 help:
 	@echo 'make demo       lint a script with planted mistakes, and probe one that float16 would break'
@@ -20,6 +20,7 @@ help:
 	@echo 'make bless      rewrite the generated parts of rules/README.md'
 	@echo 'make ecosystem  lint sixteen published packages and compare with fixtures/ecosystem.toml'
 	@echo 'make bench      how fast it is, against ruff and libcst'
+	@echo 'make bench-dryrun  what a dry run costs, against float32'
 	@echo 'make bench-probe  what the probe costs, against the unprobed step'
 	@echo 'make readme     draw docs/report.svg and docs/probe.svg anew'
 
@@ -55,6 +56,9 @@ ecosystem: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.lint_speed $(ARGS)
+
+bench-dryrun: $(VENV)/installed-dev
+	$(BIN)/python -m tests.benchmarks.dryrun_cost $(ARGS)
 
 bench-probe: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.probe_cost $(ARGS)

@@ -7,10 +7,12 @@ returns the tensor itself, so that `x.cuda()` and `x.cpu()` make no copies.
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.jit import _builtins
 from torch.utils import _device
 
 if TYPE_CHECKING:
@@ -56,8 +58,9 @@ def _hashable(function: Any) -> bool:
     return False
 
 
+@cache
 def _placed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`device=` is mapped; `pin_memory=` has no meaning here."""
+    """`device=` is mapped; `pin_memory=` has no meaning here. One wrapper each: TorchScript knows it by its address."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
@@ -66,6 +69,9 @@ def _placed(original: Callable[..., Any]) -> Callable[..., Any]:
             kwargs.pop("pin_memory", None)
         return original(*args, **kwargs)
 
+    operator = _builtins._find_builtin(original)
+    if operator is not None:
+        _builtins._register_builtin(call, operator)
     return _named(call, original)
 
 
