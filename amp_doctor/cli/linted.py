@@ -58,16 +58,14 @@ def linted(script: str) -> Linted:
 def tell() -> None:
     """In the other process: lint `sys.argv[1]` and what it imports, and put the answer on stdout."""
     from amp_doctor import config
+    from amp_doctor.cli.imports import first_party
     from amp_doctor.lint.present import present
-    from amp_doctor.lint.run import Plan, lint_paths
+    from amp_doctor.lint.run import Plan, lint_paths, roots_of
 
     script = sys.argv[1]
     plan = Plan(config.Configuration(config.Said(), None, False), jobs=1)
     try:
-        outcome = lint_paths([script], plan)
-        imported = sorted({path for report in outcome.reports for path in report.dependencies})
-        if imported:
-            outcome = lint_paths([script, *imported], plan)
+        outcome = lint_paths([script, *first_party(script, roots_of([script]))], plan)
     except AmpDoctorError as error:
         sys.exit(f"amp-doctor: {error}")
     report, sources = present(outcome.report, True, None)

@@ -102,7 +102,9 @@ def _on_the_line(*troubles: str) -> Callable[[Scene], Agreement | None]:
 
     def look(scene: Scene) -> Agreement | None:
         for one in scene.profile.operators:
-            if one.trouble in troubles and one.source and scene.covers(one.source.path, one.source.line):
+            # What would happen with all weights in half is no news about autocast.
+            near = one.trouble in troubles and one.precision[:2] in ("", "O1")
+            if near and one.source and scene.covers(one.source.path, one.source.line):
                 under = f" under {one.precision}" if one.precision else ""
                 return Agreement(CONFIRMED, f"{one.operator} on this line: {one.trouble}{under}", (), (one.layer,))
         first = scene.profile.first_nonfinite

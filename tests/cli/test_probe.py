@@ -322,3 +322,31 @@ def test_json_goes_into_a_file_while_the_script_has_the_terminal(here: Path) -> 
     assert json.loads((here / "report.json").read_text())["profile"]["steps"]["attempted"] == 4
     lines = [line.rpartition("\x1b[K")[2].rpartition("\r")[2] for line in written.decode().split("\r\n")]
     assert lines == [f"arguments [] gc {gc_of_python()}", "step 0", "step 1", "step 2", ""]
+
+
+def test_a_page_is_written_beside_the_text(runner: Runner, here: Path) -> None:
+    (here / "train.py").write_text("import torch\nscaler = torch.cuda.amp.GradScaler()\n")
+    done = amp_doctor("probe", "--html", "page.html", "train.py")
+    # What the linter finds is in the page alone: `check` is the verb that judges by both.
+    assert done.status == 0
+    assert "AMP102" not in done.out
+    assert "AMP102" in (here / "page.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("style", ["html", "sarif"])
+def test_the_script_prints_elsewhere_when_the_report_is_for_programs(runner: Runner, style: str) -> None:
+    done = amp_doctor("probe", "--format", style, "train.py")
+    assert runner.asked["stdout_to_stderr"] is True
+    assert done.out.startswith({"html": "<!DOCTYPE html>", "sarif": "{"}[style])
+
+
+def test_what_a_page_needs_is_missed_before_the_script_runs(
+    runner: Runner, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    done = amp_doctor("probe", "--html", "page.html", "train.py")
+    assert (done.status, runner.asked) == (2, {})
+    assert "pip install 'amp-doctor[report]'" in done.err
+    refused = amp_doctor("probe", "--html", "no/page.html", "train.py")
+    assert (refused.status, runner.asked) == (2, {})
+    assert "--html" in refused.err

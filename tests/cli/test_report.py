@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft4Validator
 
 from amp_doctor.diagnosis.profile import Profile, Source
 from amp_doctor.diagnosis.serial import from_values, to_values
@@ -175,3 +176,51 @@ def test_neither_torch_nor_the_linter_is_loaded() -> None:
     loaded = done.stdout.splitlines()[-1].split()
     assert "amp_doctor.diagnosis.symptoms" in loaded
     assert not {"torch", "libcst", "numpy", "rich.console", "amp_doctor.lint"} & set(loaded)
+
+
+def test_sarif_points_at_the_lines_of_the_layers() -> None:
+    done = amp_doctor("report", "--output-format", "sarif", saved("sick.json", SICK))
+    assert done.status == 1
+    document = json.loads(done.out)
+    schema = json.loads((ROOT / "tests" / "data" / "sarif-schema-2.1.0.json").read_text("utf-8"))
+    Draft4Validator(schema).validate(document)
+    [run] = document["runs"]
+    places = {
+        (
+            result["ruleId"],
+            result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
+            result["locations"][0]["physicalLocation"]["region"]["startLine"],
+        )
+        for result in run["results"]
+    }
+    assert places == {(one.code, one.path, one.span.line) for one in findings(SICK)}
+    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {one.code for one in findings(SICK)}
+
+
+@pytest.mark.parametrize("options", [("--format", "html", "-o", "r.html"), ("--html", "r.html")])
+def test_a_page_is_written_beside_or_in_the_place_of_the_text(here: Path, options: tuple[str, ...]) -> None:
+    done = amp_doctor("report", saved("sick.json", SICK), *options)
+    assert done.status == 1
+    assert done.out.startswith("Verdict: ") == (options[0] == "--html")
+    text = (here / "r.html").read_text("utf-8")
+    assert text.startswith("<!DOCTYPE html>\n")
+    assert "encoder.rnn" in text
+
+
+def test_the_page_has_what_the_linter_finds_in_the_script(here: Path) -> None:
+    (here / "train.py").write_text("import torch\nscaler = torch.cuda.amp.GradScaler()\n")
+    amp_doctor("report", saved("sick.json", SICK), "--html", "r.html")
+    assert "deprecated-gradscaler" in (here / "r.html").read_text("utf-8")
+    # A script that is gone is no obstacle.
+    (here / "train.py").unlink()
+    assert amp_doctor("report", "sick.json", "--html", "r.html").err == ""
+    assert "deprecated-gradscaler" not in (here / "r.html").read_text("utf-8")
+
+
+def test_without_plotly_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    done = amp_doctor("report", "--format", "html", saved("sick.json", SICK))
+    assert (done.status, done.out) == (2, "")
+    assert done.err == (
+        "amp-doctor: the HTML report needs plotly, which is not installed here: pip install 'amp-doctor[report]'\n"
+    )
