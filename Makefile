@@ -22,7 +22,7 @@ help:
 	@echo 'make bench      how fast it is, against ruff and libcst'
 	@echo 'make bench-dryrun  what a dry run costs, against float32'
 	@echo 'make bench-probe  what the probe costs, against the unprobed step'
-	@echo 'make readme     draw docs/report.svg and docs/probe.svg anew'
+	@echo 'make readme     draw the pictures in docs/ anew'
 
 demo: $(VENV)/installed-probe
 	@echo '$$ amp-doctor lint $(DEMO)'
@@ -63,9 +63,10 @@ bench-dryrun: $(VENV)/installed-dev
 bench-probe: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.probe_cost $(ARGS)
 
-readme: $(VENV)/installed-dev
+readme: $(VENV)/installed-dev browser
 	$(BIN)/python docs/draw_report.py docs/report.svg lint --isolated --no-cache --exit-zero $(DEMO)
 	$(BIN)/python docs/draw_report.py docs/probe.svg report --fail-on never fixtures/profiles/tones.json
+	$(BIN)/python docs/draw_page.py docs/page.png fixtures/profiles/t5-feed-forward.json
 	$(BIN)/python -m pytest -q tests/test_packaging.py -k readme
 
 clean:
