@@ -50,6 +50,8 @@ def memory(profile: Profile) -> dict[str, int]:
 
 def _level_as_run(profile: Profile) -> str:
     """The level at which the saved tensors were measured: that of the calibrated steps where there were any."""
+    if profile.device.emulated:
+        return "O0"  # a dry run computes in float32, and saves what it computes with
     if set(profile.precision.weights) & set(HALF):
         return "O3"
     widened = profile.precision.calibrated and not profile.device.native_bf16

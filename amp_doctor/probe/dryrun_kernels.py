@@ -36,50 +36,70 @@ REFUSED = {"igamma": "igamma_cuda", "igammac": "igammac_cuda", "angle": "angle_c
 _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16"}
 
 
+class _Innermost(Casts):
+    """The casts of the kernels installed last: a replay may stand inside a dry run."""
+
+    def cast(self, value: Any, dtype: torch.dtype) -> Any:
+        return _installed[-1].casts.cast(value, dtype)
+
+
+# The kernels are registered once, however often they are installed.
+_installed: list[Kernels] = []
+_libraries: list[Any] = []
+
+
 class Kernels:
     """Registers the kernels while it is installed; the script's thread is the only one they are on for."""
 
     def __init__(self) -> None:
         self.casts = Casts()
-        self._libraries: list[Any] = []
         self._thread = 0
 
     def install(self) -> None:
         """From now on CPU tensors follow CUDA's rules in this thread."""
         self._thread = threading.get_ident()
-        aten = torch.library.Library("aten", "IMPL")
-        rest = torch.library.Library("_", "IMPL")
-        self._libraries = [aten, rest]
-        with warnings.catch_warnings():
-            # That a kernel is replaced is what is meant.
-            warnings.simplefilter("ignore")
-            for name, rule in autocast_rules():
-                op = overload(name)
-                if op is not None:
-                    aten.impl(op, POLICIES[rule](op, self.casts), AUTOCAST)
-            for name in ROUNDED:
-                op = overload(name)
-                if op is not None:
-                    aten.impl(op, _rounded(op), HALF)
-            for name, kernel in REFUSED.items():
-                op = overload(name)
-                if op is not None:
-                    aten.impl(op, _refused(op, kernel), HALF)
-            rest.fallback(torch.library.fallthrough_kernel, HALF)
+        _installed.append(self)
+        if not _libraries:
+            _register()
         for layer in (HALF, AUTOCAST):
             torch._C._dispatch_tls_set_dispatch_key_included(layer, True)
         torch._C._dispatch_tls_set_dispatch_key_excluded(HALF, False)
 
     def remove(self) -> None:
         """Give the keys back; twice is once. Another thread cannot, and the kernels stay for the one that has them."""
-        if self._libraries and threading.get_ident() == self._thread:
+        if self not in _installed or threading.get_ident() != self._thread:
+            return
+        _installed.remove(self)
+        self.casts.clear()
+        if not _installed:
             torch._C._dispatch_tls_set_dispatch_key_excluded(HALF, True)
             for layer in (HALF, AUTOCAST):
                 torch._C._dispatch_tls_set_dispatch_key_included(layer, False)
-            for library in self._libraries:
-                library._destroy()
-            self._libraries = []
-            self.casts.clear()
+            while _libraries:
+                _libraries.pop()._destroy()
+
+
+def _register() -> None:
+    aten = torch.library.Library("aten", "IMPL")
+    rest = torch.library.Library("_", "IMPL")
+    _libraries.extend([aten, rest])
+    casts = _Innermost()
+    with warnings.catch_warnings():
+        # That a kernel is replaced is what is meant.
+        warnings.simplefilter("ignore")
+        for name, rule in autocast_rules():
+            op = overload(name)
+            if op is not None:
+                aten.impl(op, POLICIES[rule](op, casts), AUTOCAST)
+        for name in ROUNDED:
+            op = overload(name)
+            if op is not None:
+                aten.impl(op, _rounded(op), HALF)
+        for name, kernel in REFUSED.items():
+            op = overload(name)
+            if op is not None:
+                aten.impl(op, _refused(op, kernel), HALF)
+        rest.fallback(torch.library.fallthrough_kernel, HALF)
 
 
 def _rounded(op: Any) -> Callable[..., Any]:

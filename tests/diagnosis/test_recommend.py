@@ -130,6 +130,9 @@ def test_memory_per_opt_level_is_the_measured_table() -> None:
     # Measured under autocast, the same tensors were larger in float32.
     under = replace(saved, memory=Memory(1000, 0, 65_000), precision=Precision(("float16",), True, ("float32",)))
     assert recommend(under).memory == recommend(saved).memory
+    # A dry run computes, and saves, in float32.
+    emulated = replace(under, memory=saved.memory, device=Device("cuda", "", None, True, True))
+    assert recommend(emulated).memory == recommend(saved).memory
     assert recommend(HEALTHY).memory == {}
 
 
@@ -141,6 +144,9 @@ def test_small_models_gain_nothing_and_a_cpu_says_what_it_is() -> None:
     assert recommend(large).speed["expectation"] == "1.2 to 3 times faster"
     assert "emulated on this CPU" in recommend(replace(large, device=CPU)).speed["reason"]
     assert recommend(replace(large, device=GTX)).speed["expectation"] == "none"
+    emulated = recommend(replace(large, device=Device("cuda", "", None, True, True))).speed
+    assert emulated["expectation"] == "depends on the GPU"
+    assert emulated["reason"].startswith("not measured on a GPU")
 
 
 def test_confidence_is_that_of_the_look() -> None:

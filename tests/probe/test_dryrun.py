@@ -275,6 +275,19 @@ def test_outside_autocast_float32_keeps_every_bit() -> None:
         assert same(_step(model, batch, 1.0), plain)
 
 
+def test_dry_runs_nest() -> None:
+    x = torch.ones(2, 2)
+    with DryRun():
+        with torch.autocast("cuda"):
+            with DryRun():
+                assert (x @ x).dtype is HALF
+            assert (x @ x).dtype is HALF
+        assert torch.zeros(1, device="cuda").is_cuda
+    assert not torch.cuda.is_available()
+    with torch.autocast("cpu", dtype=BF16):
+        assert (x @ x).dtype is BF16
+
+
 def test_nothing_is_left_behind() -> None:
     before = [dict(vars(owner)) for owner in (torch, torch.cuda, Tensor, torch.amp.autocast_mode.autocast)]
     run = DryRun()
