@@ -6,8 +6,8 @@ convolutions and recurrent layers in float32 from rounded inputs with rounded re
 
 Not imitated: cuDNN's and cuBLAS's order of summation, TF32, rounding between the time steps of a fused recurrent layer
 or inside fused attention, copies between host and device, devices told apart (`x.device` is the CPU, and nothing raises
-when a tensor was left there), several GPUs and NCCL, CUDA graphs, custom CUDA and Triton kernels, other threads than
-the one that entered.
+when a tensor was left there), several GPUs in one process, NCCL (Gloo stands in), CUDA graphs, custom CUDA and Triton
+kernels, FFTs in half, other threads than the one that entered.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.amp import autocast_mode
 from amp_doctor.probe.dryrun_cuda import pretend
 from amp_doctor.probe.dryrun_devices import redirect
 from amp_doctor.probe.dryrun_kernels import Kernels
+from amp_doctor.probe.dryrun_ranks import regroup
 from amp_doctor.probe.patches import Patches
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class DryRun:
         self._kernels.install()
         pretend(self._patches)
         redirect(self._patches)
+        regroup(self._patches)
         self._autocast()
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -308,6 +309,17 @@ def test_a_script_for_cuda_is_probed_and_the_report_says_how(tmp_path: Path) -> 
     # Calibrated in float32, then observed as written.
     assert head["sites"]["activation"]["dtype"] == "float32"
     assert head["observed"]["activation"]["dtype"] == "float16"
+
+
+def test_ranks_that_ask_for_nccl_are_joined_by_gloo(tmp_path: Path) -> None:
+    script, profile = str(ROOT / "fixtures" / "clients" / "cuda_ddp.py"), tmp_path / "profile.json"
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "amp_doctor", "probe"]
+    run = plain(tmp_path, *words, "--dry-run", "cuda", "--steps", "10", "--profile", str(profile), script)
+    assert run.status == 0, run.err
+    assert run.out.lstrip().startswith("Emulated:")
+    found = json.loads(profile.read_text())
+    assert (found["ranks"], found["steps"]["attempted"]) == (2, 10)
+    assert found["precision"]["scaler"] is True
 
 
 def test_without_the_option_nothing_is_emulated(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Several processes under a dry run: what asks for NCCL gets Gloo, and DDP is not told a device."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amp_doctor.probe.patches import Patches
+
+# What names a GPU, and what Gloo or a module on the CPU refuses.
+_DEVICES = ("device_id", "device_ids", "output_device")
+
+
+def regroup(patches: Patches) -> None:
+    """Let process groups begin without a GPU; nothing to do where torch has none."""
+    if not torch.distributed.is_available():
+        return
+    inside = torch.distributed.distributed_c10d
+    for name in ("init_process_group", "new_group", "barrier"):
+        wrapped = _by_gloo(getattr(inside, name))
+        for owner in (inside, torch.distributed):
+            patches.replace(owner, name, wrapped)
+    patches.replace(torch.distributed, "is_nccl_available", lambda: True)
+    patches.wrap(DistributedDataParallel, "__init__", _on_the_host)
+
+
+def _by_gloo(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs = {name: value for name, value in kwargs.items() if name not in _DEVICES}
+        if "nccl" in str(kwargs.get("backend")).lower():
+            kwargs["backend"] = "gloo"
+        return original(*("gloo" if isinstance(one, str) and "nccl" in one else one for one in args), **kwargs)
+
+    return call
+
+
+def _on_the_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(
+        self: Any, module: Any, _device_ids: Any = None, _output_device: Any = None, *args: Any, **kw: Any
+    ) -> None:
+        original(self, module, None, None, *args, **{name: one for name, one in kw.items() if name not in _DEVICES})
+
+    return init
