@@ -65,7 +65,7 @@ def to_html(
     numbers = tag("script", embedded(page_values(told)), type="application/json", id="values")
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}\n{numbers}\n'
-        f"<script>{library}</script>\n<script>{program}</script>\n</body></html>\n"
+        f"{tag('script', library, type='text/plain', id='library')}\n<script>{program}</script>\n</body></html>\n"
     )
 
 
@@ -78,7 +78,8 @@ def plotly() -> str:
             "the HTML report needs plotly, which is not installed here: pip install 'amp-doctor[report]'"
         ) from error
     source: str = get_plotlyjs()
-    return source
+    # In a string of JavaScript the two are the same, and in HTML the first ends the script.
+    return source.replace("</script", "<\\/script")
 
 
 def _program() -> str:

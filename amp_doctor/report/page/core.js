@@ -60,7 +60,10 @@ function colors() {
   return named;
 }
 
-const narrow = () => innerWidth < 640;
+// Paper is narrower than most windows, and charts are not told of it.
+let paper = false;
+const PAPER = 680;
+const narrow = () => !paper && innerWidth < 640;
 
 /** What every chart has: fonts and colours of the page, no more margin than needed. */
 function layoutOf(more) {
@@ -71,6 +74,7 @@ function layoutOf(more) {
     font: { family: "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", size: 12, color: color.ink },
     hoverlabel: { bgcolor: color.card, bordercolor: color.soft, font: { color: color.ink, size: 12 }, align: "left" },
     margin: { l: 56, r: 16, t: 24, b: 48 },
+    ...(paper ? { width: PAPER } : { autosize: true }),
     ...more,
   };
   for (const key of Object.keys(out)) if (/^[xy]axis/.test(key)) out[key] = { ...axis, ...out[key] };
@@ -78,6 +82,15 @@ function layoutOf(more) {
 }
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false, scrollZoom: false, doubleClick: "reset" };
+
+// Reading the library takes ten times as long as all the rest: the page is there before it, and can be used.
+function loadLibrary() {
+  if (window.Plotly) return;
+  const script = document.createElement("script");
+  script.textContent = $("library").textContent;
+  document.head.append(script);
+  for (const id of charts.keys()) near.observe($(id));
+}
 
 // Charts are drawn when they come near the window, all of them before printing, and anew when colours or width change.
 const charts = new Map();
@@ -96,7 +109,6 @@ function draw(chart) {
 /** Have `paint` draw the chart in the element `id`; returns what to call when its numbers have changed. */
 function chart(id, paint) {
   charts.set(id, { paint, drawn: false });
-  near.observe($(id));
   return () => charts.get(id).drawn && paint();
 }
 

@@ -64,9 +64,11 @@ function colorsFollow() {
   dark.addEventListener("change", () => apply($("theme").value));
   addEventListener("beforeprint", () => {
     root.dataset.theme = "light";
+    paper = true;
+    loadLibrary();
     for (const one of charts.values()) draw(one);
   });
-  addEventListener("afterprint", () => apply($("theme").value));
+  addEventListener("afterprint", () => { paper = false; apply($("theme").value); });
   $("print").addEventListener("click", () => print());
   apply("auto");
 }
@@ -88,3 +90,4 @@ startCurves();
 if ($("time")) chart("time", paintTime);
 startOperators();
 document.documentElement.dataset.ready = "yes";
+if (charts.size) setTimeout(loadLibrary, 30);
