@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from amp_doctor.probe.dtypes import LOW
 from amp_doctor.probe.precisions import O1_BF16, O1_FP16, O3_FP16, WRITTEN, Precision
 from amp_doctor.probe.replay import OutOfTime, Replayed, name_of, replay
-from amp_doctor.probe.troubles import OVERFLOW, PRECISION, Trouble, operators, troubles
+from amp_doctor.probe.troubles import OVERFLOW, PRECISION, UNDERFLOW, Trouble, operators, troubles
 
 if TYPE_CHECKING:
     from torch import fx
@@ -128,6 +128,9 @@ def _new(told: list[Operator], found: tuple[Operator, ...], precision: Precision
     """What no earlier precision has told of the same line; of O3, where most things go wrong, the worst."""
     known = {(one.operator, one.source, one.trouble) for one in told}
     new = [one for one in found if (one.operator, one.source, one.trouble) not in known]
+    if precision is O1_BF16:
+        # What is refused there mixes dtypes, as it does in float16.
+        return [one for one in new if one.trouble in (OVERFLOW, UNDERFLOW, PRECISION)]
     if precision is O3_FP16:
         return [one for one in new if one.trouble == OVERFLOW or one.lost > 0.1 or one.error > TOLERANCE][:_MOST_O3]
     return new

@@ -8,6 +8,7 @@ TorchScript) is not seen; its results enter as recorded values, with a note.
 from __future__ import annotations
 
 import types
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +29,7 @@ from amp_doctor.probe.tape import FUNCTION, METHOD, Entry, Tape, given
 from amp_doctor.probe.write_graph import graph_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from amp_doctor.probe.recorded import Recording
 
@@ -44,6 +45,8 @@ _QUIET = frozenset(
     "broadcast_shapes __array__ __dlpack__ __dlpack_device__ is_distributed is_neg is_conj dtype finfo iinfo "
     "get_default_dtype is_grad_enabled set_default_dtype manual_seed get_rng_state set_rng_state seed".split()
 )
+# So many calls of torch are recorded at most.
+_MOST = 50_000
 _BLIND = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -61,17 +64,21 @@ _OPENED = {F.multi_head_attention_forward: _opened(F.multi_head_attention_forwar
 class Recorder(TorchFunctionMode):
     """Records between `start` and `stop`; every call goes through unchanged.
 
-    `names` are those of a session that meets the modules itself; without them the recorder does.
+    `names` are those of a session that meets the modules itself; without them the recorder does. `hidden` tells whether
+    an optimizer is stepping, which is not recorded; without it the recorder listens to optimizers. `limit` is in bytes.
     """
 
-    def __init__(self, names: Names | None = None, limit: int = 1 << 30) -> None:
+    def __init__(
+        self, names: Names | None = None, hidden: Callable[[], bool] | None = None, limit: int = 1 << 30
+    ) -> None:
         super().__init__()
         self._meets = names is None
         self._names = names or Names()
         self._tape = Tape(limit)
         self._hidden = 0
+        self._stepping = hidden
         self._unrolled = 0
-        self._on = False
+        self._on = self._installed = False
         self._modules: list[nn.Module] = []
         self._handles: list[Any] = []
         self._patches = Patches()
@@ -83,9 +90,12 @@ class Recorder(TorchFunctionMode):
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
-            register_optimizer_step_pre_hook(self._hide),
-            register_optimizer_step_post_hook(self._show),
         ]
+        if self._stepping is None:
+            self._handles += [
+                register_optimizer_step_pre_hook(self._hide),
+                register_optimizer_step_post_hook(self._show),
+            ]
         self._patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._unseen)
         self._patches.wrap(torch.autograd, "backward", self._backward)
         recorder = self
@@ -94,7 +104,7 @@ class Recorder(TorchFunctionMode):
             return recorder._apply(cls, super(_SingleLevelFunction, cls).apply, args, kwargs)  # type: ignore[misc]
 
         _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
-        self._on = True
+        self._on = self._installed = True
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> Recording:
@@ -104,9 +114,10 @@ class Recorder(TorchFunctionMode):
 
     def cancel(self) -> None:
         """See no more; twice is once."""
-        if not self._on:
-            return
         self._on = False
+        if not self._installed:
+            return
+        self._installed = False
         if _get_current_function_mode() is self:
             self.__exit__(None, None, None)
         del _SingleLevelFunction.apply  # type: ignore[attr-defined]
@@ -148,29 +159,41 @@ class Recorder(TorchFunctionMode):
             for tensor, _ in given([result]):
                 self._gradients[tensor] = True
             return result
-        source = calling_line()
-        with torch._C.DisableTorchFunction():
-            tape.before()
-            entry = Entry(
-                kind,
-                target,
-                tape.argument(args, source),
-                tape.argument(kwargs, source),
-                module=self._modules[-1] if self._modules else None,
-                source=source,
-                grad=torch.is_grad_enabled() or self._unrolled > 0,
-                backward=backward,
-            )
-            if torch.is_autocast_enabled("cpu"):
-                entry.autocast = torch.get_autocast_dtype("cpu")
+        entry = None
+        with self._careful(), torch._C.DisableTorchFunction():
+            entry = self._entry(kind, target, args, kwargs)
+            entry.backward = backward
         self._hidden += 1
         try:
             result = func(*args, **kwargs)
         finally:
             self._hidden -= 1
-        with torch._C.DisableTorchFunction():
-            tape.call(entry, tensors, result)
+        if entry is not None:
+            with self._careful(), torch._C.DisableTorchFunction():
+                tape.call(entry, tensors, result)
         return result
+
+    def _entry(self, kind: str, target: Any, args: Any, kwargs: Any) -> Entry:
+        tape, source = self._tape, calling_line()
+        tape.before()
+        entry = Entry(kind, target, tape.argument(args, source), tape.argument(kwargs, source), source=source)
+        entry.module = self._modules[-1] if self._modules else None
+        entry.grad = torch.is_grad_enabled() or self._unrolled > 0
+        if torch.is_autocast_enabled("cpu"):
+            entry.autocast = torch.get_autocast_dtype("cpu")
+        return entry
+
+    @contextmanager
+    def _careful(self) -> Iterator[None]:
+        """What fails here ends the recording, never the script."""
+        try:
+            if len(self._tape.entries) > _MOST:
+                raise RecursionError(f"it makes more than {_MOST} calls of torch")
+            yield
+        except Exception as error:  # noqa: BLE001 - the script knows nothing of us
+            self._on = False
+            self._tape.entries.clear()
+            self._tape.notes = [f"the step could not be recorded: {error}"]
 
     def _attribute(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func.__self__.__name__
@@ -217,7 +240,10 @@ class Recorder(TorchFunctionMode):
     # --- what is not --------------------------------------------------------------------------------------------
 
     def _looks_away(self) -> bool:
-        return self._hidden > 0 or in_backward()
+        if self._hidden or in_backward():
+            return True
+        # A closure that an optimizer calls is part of the step; the optimizer's own arithmetic is not.
+        return self._stepping is not None and self._stepping() and not torch.is_grad_enabled()
 
     def _hide(self, *_: Any) -> None:
         self._hidden += 1
@@ -238,9 +264,9 @@ class Recorder(TorchFunctionMode):
     # --- modules ------------------------------------------------------------------------------------------------
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
-        if self._looks_away() or _get_current_function_mode() is None:
+        if not self._on or self._looks_away() or _get_current_function_mode() is None:
             return
-        with torch._C.DisableTorchFunction():
+        with self._careful(), torch._C.DisableTorchFunction():
             if not self._modules:
                 if self._meets and self._names.of(module) is None:
                     self._names.meet(module)

@@ -80,6 +80,10 @@ class Tape:
         self._hooked: dict[int, Entry] = {}
         self._parameters: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._rng = torch.default_generator.get_state()
+        # What was made before this node was made before the step, like a hidden state that is carried on.
+        with torch.enable_grad():
+            node = torch.ones((), requires_grad=True).clone().grad_fn
+        self._began = node._sequence_nr() if node is not None else 0
 
     # --- leaves -------------------------------------------------------------------------------------------------
 
@@ -110,7 +114,7 @@ class Tape:
                 f"the recorded step is given more than {self._limit >> 20} MiB: what lies beyond is kept by reference "
                 "and may have changed since"
             )
-        if tensor.grad_fn is not None:
+        if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._began:
             where = f" at {source.path}:{source.line}" if source else ""
             self.notes.append(f"a tensor made where no call could be seen{where} enters the graph as a recorded value")
         entry = Entry(LEAF, name, dtype=tensor.dtype, shape=tuple(tensor.shape), value=values, source=source)

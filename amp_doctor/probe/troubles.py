@@ -56,9 +56,9 @@ def troubles(replayed: Replayed) -> tuple[Trouble, ...]:
     for position, one in enumerate(replayed.nodes):
         trouble = _judge(one, known, replayed)
         if not mended.isdisjoint(one.inputs) or one.compared.broken or one.refused:
-            mended.add(one.node)
-            if trouble is not None and trouble.trouble == PRECISION:
+            if trouble is not None and _handed_on(trouble, mended, one):
                 trouble = None
+            mended.add(one.node)
         if trouble is not None:
             trouble = replace(trouble, rank=trouble.rank - 1e-6 * position)
             key = (*_place(one), trouble.trouble)
@@ -99,6 +99,13 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     if one.swallowed > _SWALLOWED:
         return Trouble(one, PRECISION, 0.4)
     return _amplified(one, inputs, form)
+
+
+def _handed_on(trouble: Trouble, mended: set[fx.Node], one: Node) -> bool:
+    """Whether it may come from an infinity further up; a matrix product that overflows anew is told all the same."""
+    return trouble.trouble == PRECISION or (
+        trouble.trouble == OVERFLOW and not one.flops and not mended.isdisjoint(one.inputs)
+    )
 
 
 def _amplified(one: Node, inputs: list[Node], form: Format) -> Trouble | None:
