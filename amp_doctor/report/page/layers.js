@@ -62,8 +62,8 @@ const ofSite = (tell, none = "") => (layer) => (site(layer) ? tell(site(layer)) 
 const ofZeros = (one) => (one[ELEMENTS] ? Math.round((one[ZEROS] / one[ELEMENTS]) * PART) : 0);
 const COLUMNS = [
   { title: "Layer", key: (layer) => layer[NAME], cell: (layer) => element("div", "", element("span", "name", layer[NAME]), element("span", "place", [layer[TYPE], layer[PLACE]].filter(Boolean).join(", "))) },
-  { title: "Findings", numeric: false, key: (layer) => 2 - worst(layer), cell: chips },
   { title: "Lost", numeric: true, key: (layer) => trouble(site(layer)), cell: ofSite((one) => overflows(one) ? element("span", "bad", limit().saturates ? "saturates" : "overflows") : share(lost(one)), "not seen") },
+  { title: "Findings", numeric: false, key: (layer) => 2 - worst(layer), cell: chips },
   { title: "Largest", numeric: true, key: ofSite((one) => numeric(one[AMAX]), -1), cell: ofSite((one) => one[AMAX]) },
   { title: "Smallest", numeric: true, key: ofSite((one) => numeric(one[AMIN]), -1), cell: ofSite((one) => one[AMIN]) },
   { title: "Zeros", numeric: true, key: ofSite(ofZeros, -1), cell: ofSite((one) => share(ofZeros(one))) },
@@ -71,7 +71,7 @@ const COLUMNS = [
   { title: "dtype", key: ofSite((one) => one[DTYPE]), cell: ofSite((one) => one[DTYPE] + (one[SAMPLED] ? " (sampled)" : "")) },
   { title: "Elements", numeric: true, key: ofSite((one) => one[ELEMENTS], -1), cell: ofSite((one) => one[ELEMENTS].toLocaleString("en")) },
 ];
-const ORDERS = [["run", "as they run", -1, false], ["worst", "worst first", 2, true], ["findings", "findings first", 1, false], ["name", "by name", 0, false], ["large", "largest values", 3, true], ["small", "smallest values", 4, false]];
+const ORDERS = [["run", "as they run", -1, false], ["worst", "worst first", 1, true], ["findings", "findings first", 2, false], ["name", "by name", 0, false], ["large", "largest values", 3, true], ["small", "smallest values", 4, false]];
 
 function chosen() {
   const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
