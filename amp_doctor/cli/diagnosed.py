@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from amp_doctor.cli.linted import Linted
     from amp_doctor.diagnosis.profile import Profile, Source
+    from amp_doctor.diagnosis.recommendation import Recommendation
     from amp_doctor.finding import Finding
 
 FAIL_ON = ("error", "warning", "note", "never")
@@ -83,9 +84,12 @@ class Destination:
         """Whether findings of the linter have a place in what is reported."""
         return self.merged or self.html is not None or self.style == "html"
 
-    def deliver(self, profile: Profile, fail_on: str, before: str = "") -> int:
-        """Diagnose, report, and tell the status that the findings ask for; `before` parts a text from what precedes."""
-        case = self._case(profile)
+    def deliver(self, profile: Profile, fail_on: str, before: str = "", advice: Recommendation | None = None) -> int:
+        """Diagnose, report, and tell the status that the findings ask for; `before` parts a text from what precedes.
+
+        `advice` is the recommendation where one is known already, because it was tried.
+        """
+        case = self._case(profile, advice)
         self._put(in_form(self.style, case, self), before)
         if self.html is not None:
             write_file(self.html, in_form("html", case, self), "--html")
@@ -98,14 +102,14 @@ class Destination:
         if self.html is not None:
             write_file(self.html, in_form("html", case, self), "--html")
 
-    def _case(self, profile: Profile) -> Case:
+    def _case(self, profile: Profile, advice: Recommendation | None = None) -> Case:
         from amp_doctor.diagnosis.recommend import recommend
         from amp_doctor.diagnosis.symptoms import findings
 
         found = [replace(finding, path=below(finding.path, self.here)) for finding in findings(profile)]
         placed = self._placed(profile)
         sources = self._sources(placed, found) if self.shows_source or self.style == "sarif" else {}
-        return Case(profile, placed, found, recommend(profile), self.lint, self.merged, sources)
+        return Case(profile, placed, found, advice or recommend(profile), self.lint, self.merged, sources)
 
     def _put(self, text: str, before: str) -> None:
         if self.output is not None:

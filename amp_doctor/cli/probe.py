@@ -14,6 +14,7 @@ import click
 from amp_doctor.cli.diagnosed import Destination, preload, report_options
 from amp_doctor.cli.output import complain
 from amp_doctor.cli.progress import StepLine
+from amp_doctor.cli.proof import Proof
 from amp_doctor.errors import AmpDoctorError
 
 if TYPE_CHECKING:
@@ -65,6 +66,18 @@ MODES = ("auto", "observe", "calibrate")
     metavar="DIR",
     help="Run in a copy of the working directory made there.",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Then run the script again in FP32, as written and as recommended, and tell whether the recommendation holds.",
+)
+@click.option(
+    "--verify-steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Steps of each of these runs.  [default: as many as were probed]",
+)
+@click.option("--trial", default="", hidden=True, help="This run is one of those, and this is what to patch in.")
 @report_options
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as with python -m.")
 @click.argument("script", required=False)
@@ -98,19 +111,22 @@ def hosted(options: dict[str, Any], destination: Destination) -> int:
         time_limit=options["time_limit"],
         dry_run=options["dry_run"] is not None,
         script=script,
+        trial=options["trial"],
         command=(*(("-m",) if options["as_module"] else ()), options["script"], *options["arguments"]),
     )
     preload(destination)
+    proof = Proof.of(options) if options["verify"] or options["verify_steps"] else None
     diverted = destination.style != "text" and not destination.output
     line = StepLine()
-    line.start(diverted)
+    if not settings.trial:
+        line.start(diverted)
     try:
         status: int = probe.run_script(
             target,
             settings,
             profile_file=os.path.abspath(options["profile"]) if options["profile"] else None,  # noqa: PTH100
             scratch=options["scratch"],
-            report=_reporter(destination, line, options["fail_on"]),
+            report=_silent if settings.trial else _reporter(destination, line, options["fail_on"], proof),
             progress=line,
             stdout_to_stderr=diverted,
         )
@@ -173,12 +189,20 @@ def _target(options: dict[str, Any], probe: Any) -> tuple[Any, str]:
     return probe.Target(path=name, module=None, arguments=options["arguments"]), name
 
 
-def _reporter(destination: Destination, line: StepLine, fail_on: str) -> Callable[[Profile, int | None], int]:
+def _silent(_profile: Profile, script_status: int | None) -> int:
+    """Whoever started a trial reads its profile."""
+    return script_status or 0
+
+
+def _reporter(
+    destination: Destination, line: StepLine, fail_on: str, proof: Proof | None = None
+) -> Callable[[Profile, int | None], int]:
     def report(profile: Profile, script_status: int | None) -> int:
         """Print the report; the script's own failure outweighs what was found."""
         line.close()
         try:
-            status = destination.deliver(profile, fail_on, before="\n")
+            advice = proof.given(profile, script_status) if proof is not None else None
+            status = destination.deliver(profile, fail_on, before="\n", advice=advice)
         except (AmpDoctorError, click.ClickException) as error:
             complain(str(error) if isinstance(error, AmpDoctorError) else error.format_message())
             status = error.exit_code

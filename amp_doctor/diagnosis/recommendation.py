@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,12 +37,45 @@ class KeepFP32:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a proof: `settings` in words, `loss` per step, attempts that were `skipped`, `seconds` on the clock.
+
+    `lost` is the share of the gradients, non-zero in the FP32 run, that arrived as zero; None when they were not
+    compared. `failure` is the last line that a run which failed has said, empty for any other.
+    """
+
+    settings: str
+    loss: tuple[float, ...] = ()
+    skipped: int = 0
+    lost: float | None = None
+    seconds: float = 0.0
+    steps: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What came of trying a recommendation: verified, refuted or inconclusive, and in `reason` the numbers.
+
+    `instead` is empty, or the dtype that took the place of a refuted one: the recommendation that holds this value is
+    the revised one then, and `reason` tells of both.
+    """
+
+    verdict: str
+    steps: int
+    runs: tuple[Run, ...] = ()
+    reason: str = ""
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Recommendation:
     """dtype: float16, bfloat16 or float32. opt_level: O0 to O3, apex's words for what `snippet` says in today's API.
 
     `loss_scale` and `keep_fp32` are about float16, also when another dtype is recommended. `memory` maps each opt level
     to an estimate in bytes, `speed` holds words: `expectation` and its `reason`. `confidence` is high, medium or low;
-    `reasons` say what the verdict rests on, `would_change` what would overturn it.
+    `reasons` say what the verdict rests on, `would_change` what would overturn it. `verified` is None until somebody
+    has tried it.
     """
 
     dtype: str
@@ -54,8 +88,12 @@ class Recommendation:
     reasons: tuple[str, ...] = ()
     would_change: tuple[str, ...] = ()
     snippet: str = ""
+    verified: Verified | None = None
 
 
 def to_values(recommendation: Recommendation) -> dict[str, Any]:
     """The recommendation as JSON values; `verified` stays null until somebody proves it."""
-    return {**asdict(recommendation), "verified": None}
+    values = asdict(recommendation)
+    for run in values["verified"]["runs"] if values["verified"] else ():
+        run["loss"] = [value if isfinite(value) else str(value) for value in run["loss"]]
+    return values

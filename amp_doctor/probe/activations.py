@@ -75,7 +75,8 @@ class Activations:
         with self._session.guard("activations"):
             if not self._stack:
                 self._session.root_enters(module)
-                if torch.is_grad_enabled() and self._session.counting and self._operators is None:
+                wanted = torch.is_grad_enabled() and self._session.counting and not self._session.trial
+                if wanted and self._operators is None:
                     self._operators = Operators(self._session)
                     self._operators.start()
             self._stack.append(module)
@@ -88,7 +89,8 @@ class Activations:
                 pass
             # A non-reentrant checkpoint runs again what was counted; a reentrant one ran without gradients before.
             again = in_backward() and others_hooked()
-            if torch.is_grad_enabled() and self._session.counting and output is not None and not again:
+            wanted = torch.is_grad_enabled() and self._session.counting and not self._session.trial
+            if wanted and output is not None and not again:
                 self._count(module, output)
             if not self._stack:
                 self.rest()

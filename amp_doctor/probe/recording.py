@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from amp_doctor.diagnosis.profile import Profile, Steps
 from amp_doctor.probe.arrivals import Arrivals
 from amp_doctor.probe.forks import in_children
+from amp_doctor.probe.trial import Trial, seed_numpy, seed_python
 from amp_doctor.probe.writes import Writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amp_doctor.probe.dryrun import DryRun
+    from amp_doctor.probe.impose import Imposed
     from amp_doctor.probe.session import Session
     from amp_doctor.probe.settings import Settings
 
@@ -49,8 +51,10 @@ class Recording:
         self._ended = self._expired = False
         self._bare: Profile | None = None
         self._dry_run: DryRun | None = None
+        self._imposed: Imposed | None = None
         self._writes = Writes(lambda: self.stopped)
-        self._arrivals = Arrivals({"torch": self._begin, "safetensors.torch": self._writes.watch_safetensors})
+        watched = {"torch": self._begin, "safetensors.torch": self._writes.watch_safetensors}
+        self._arrivals = Arrivals(watched | ({"numpy": seed_numpy} if settings.trial else {}))
         self._forget: Callable[[], None] = lambda: None
 
     @property
@@ -65,6 +69,8 @@ class Recording:
 
     def install(self) -> None:
         """Watch this process from now on."""
+        if self.settings.trial:
+            seed_python()
         self._forget = in_children(self.remove)
         self._arrivals.install()
 
@@ -73,8 +79,12 @@ class Recording:
         self._forget()
         self._arrivals.remove()
         self._writes.remove()
+        if self._imposed is not None:
+            self._imposed.remove_above()
         if self.session is not None:
             self.session.remove()
+        if self._imposed is not None:
+            self._imposed.remove_below()
         if self._dry_run is not None:
             self._dry_run.stop()
 
@@ -114,6 +124,12 @@ class Recording:
                 self._dry_run = DryRun()
                 self._dry_run.start()
             from amp_doctor.probe.session import Session
+
+            if self.settings.trial:
+                from amp_doctor.probe.impose import Imposed
+
+                self._imposed = Imposed(Trial.read(self.settings.trial))
+                self._imposed.below()
         except Exception as error:  # noqa: BLE001 - a torch that we do not know must not end the script
             self.note(f"the probe could not begin, as this torch lacks what it needs: {error}")
             return
@@ -121,7 +137,10 @@ class Recording:
         session.on_step = self._steps
         if self.firm_end is not None:
             session.firm_end = self.firm_end
+        session.imposed = self._imposed
         session.install()
+        if self._imposed is not None:
+            self._imposed.above(session)
         self._writes.watch_torch()
 
     def _noted(self, profile: Profile) -> Profile:

@@ -69,7 +69,8 @@ class Scalers:
         def scale(scaler: GradScaler, outputs: Any) -> Any:
             if not self._session.active or self._depth:
                 return original(scaler, outputs)
-            self._passing[scaler] = self._session.calibrating
+            imposed = self._session.imposed
+            self._passing[scaler] = self._session.calibrating or (imposed is not None and imposed.passes_scaler)
             result = self._call(original, scaler, outputs)
             if scaler.is_enabled():
                 self.used = True

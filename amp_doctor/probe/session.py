@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from amp_doctor.diagnosis.profile import Profile
+    from amp_doctor.probe.impose import Imposed
 
 # Backward passes without a step of torch.optim after which they are taken for steps themselves.
 _PATIENCE = 200
@@ -65,6 +66,9 @@ class Session:
         self.nonfinite = Nonfinite(self)
         self.device: torch.device | None = None
         self.native_bf16 = False
+        # One run of a proof: of the tensors only the gradients of weights are counted.
+        self.trial = bool(settings.trial)
+        self.imposed: Imposed | None = None
         self.saved_bytes: int | None = None
         self.counting = True
         self.calibrating = settings.mode != "observe"
@@ -207,7 +211,7 @@ class Session:
             self.names.meet(module)
             self.gradients.hook(module.parameters())
             self._meet_device(module)
-            if self.counting and torch.is_grad_enabled():
+            if self.counting and torch.is_grad_enabled() and not self.trial:
                 with self.guard("weights"):
                     self.weights.count_all(module)
                     # Read at once: what the first step makes of the weights must not be taken for how they began.
@@ -216,7 +220,7 @@ class Session:
             # Layers that were frozen at first.
             self.gradients.hook(module.parameters())
         measured = self.step == min(1, self.settings.steps - 1) and self.counting and torch.is_grad_enabled()
-        if measured and not in_backward() and not others_hooked():
+        if measured and not self.trial and not in_backward() and not others_hooked():
             self._saved = SavedTensors()
             self._saved.start()
 
@@ -311,8 +315,9 @@ class Session:
         parameter = next(module.parameters(), None)
         if self.device is None and parameter is not None:
             self.device = parameter.device
-            # A dry run is calibrated in float32: nothing is rounded, and it is no slower.
-            self.native_bf16 = describe(self.device).native_bf16 and not self.settings.dry_run
+            # A dry run is calibrated in float32: nothing is rounded, and it is no slower. A proof compares with float32.
+            widened = self.settings.dry_run or self.trial
+            self.native_bf16 = describe(self.device).native_bf16 and not widened
 
     def _add_param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def add_param_group(optimizer: Any, param_group: Any) -> Any:

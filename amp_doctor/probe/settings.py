@@ -15,7 +15,7 @@ class Settings:
     """`steps` optimizer steps are attempted; every `every`-th is counted; `layers` is a glob over layer names.
 
     `time_limit` is in seconds from the start of the script. `dry_run`: what asks for CUDA runs on the CPU, under CUDA's
-    rules. `script` and `command` are only recorded.
+    rules. `script` and `command` are only recorded. `trial` is empty, or a Trial as text: this run is one of a proof.
     """
 
     steps: int = 50
@@ -26,6 +26,7 @@ class Settings:
     dry_run: bool = False
     script: str = ""
     command: tuple[str, ...] = ()
+    trial: str = ""
 
 
 class Stop(BaseException):

@@ -124,7 +124,7 @@ class StepCounter:
             self._log(optimizer)
             self._wrapped(optimizer)
         elif id(optimizer) not in self._wrappers:
-            self._attempt(self._log(optimizer), False)
+            self._attempt(self._log(optimizer), self._void(optimizer))
 
     def _forget_raised(self) -> None:
         """A step that raised has no end; its frame is not among those that are running."""
@@ -143,7 +143,16 @@ class StepCounter:
 
     def _wrapped(self, optimizer: Optimizer) -> None:
         self._wrappers |= {id(outer) for outer in self._stack}
-        self._attempt(self._log(optimizer), False)
+        self._attempt(self._log(optimizer), self._void(optimizer))
+
+    def _void(self, optimizer: Optimizer) -> bool:
+        """Whether a loss scale of ours has made the step void, as a GradScaler would have skipped it."""
+        imposed = self._session.imposed
+        if imposed is None or imposed.scaling is None or not imposed.scaling.active:
+            return False
+        scale, void = imposed.scaling.taken(optimizer)
+        self._session.scaler_stepped(scale, void)
+        return void
 
     def _log(self, optimizer: Optimizer) -> Attempts:
         log = self._logs.get(id(optimizer))

@@ -41,7 +41,7 @@ class Weights:
     def due(self) -> bool:
         """Whether the step under way is one of those that are looked at."""
         step = self._session.step + 1
-        return self._session.counting and (step in _EARLY or step % _EVERY == 0)
+        return self._session.counting and not self._session.trial and (step in _EARLY or step % _EVERY == 0)
 
     def count_all(self, model: Any) -> None:
         """Count the weights of a model as it starts."""

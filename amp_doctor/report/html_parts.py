@@ -13,6 +13,7 @@ from amp_doctor.report.html_text import bulleted, finding_item, line_of, listed,
 from amp_doctor.report.profile_advice import cost_lines, grounds_lines
 from amp_doctor.report.profile_findings import closing
 from amp_doctor.report.profile_measured import measured_lines, notes_lines
+from amp_doctor.report.profile_proof import HEADS, rows_of, said
 from amp_doctor.report.profile_timeline import timeline_lines
 from amp_doctor.report.profile_verdict import LEVELS, reservations, verdict
 from amp_doctor.report.summary import by_severity
@@ -44,6 +45,7 @@ def parts(told: Told) -> str:
     """The body of the page, scripts left out."""
     sections = [
         ("verdict", "Verdict", _verdict(told.sheet)),
+        ("proof", "Proof", _proof(told.sheet)),
         ("findings", "Findings", _findings(told)),
         ("layers", "Layers", FRAMES["layers"] if told.sheet.profile.layers else _none("No module of torch.nn ran.")),
         ("scale", "Loss scale", FRAMES["scale"] if _has_gradients(told.sheet) else _none("No gradient was seen.")),
@@ -109,6 +111,16 @@ def split(lines: list[Line]) -> list[tuple[str, list[tuple[str, str, str]]]]:
         elif out:
             out[-1][1].append(line)
     return [(title, rows(inner)) for title, inner in out]
+
+
+def _proof(sheet: Sheet) -> str:
+    proof = sheet.recommendation.verified
+    if proof is None:
+        return ""
+    head = tag("tr", "".join(tag("th", words(text), scope="col") for text in ("run", *HEADS)))
+    body = "".join(tag("tr", "".join(tag("td", words(clean(cell))) for cell in cells)) for cells in rows_of(proof))
+    table = tag("table", tag("thead", head) + tag("tbody", body)) if proof.runs else ""
+    return tag("p", words(said(proof))) + tag("p", words(clean(proof.reason))) + table
 
 
 def _findings(told: Told) -> str:

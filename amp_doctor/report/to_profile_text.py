@@ -9,6 +9,7 @@ from amp_doctor.report.profile_advice import cost_lines, grounds_lines, operator
 from amp_doctor.report.profile_findings import closing, findings_lines
 from amp_doctor.report.profile_layers import layers_lines
 from amp_doctor.report.profile_measured import measured_lines, notes_lines
+from amp_doctor.report.profile_proof import proof_lines
 from amp_doctor.report.profile_timeline import timeline_lines
 from amp_doctor.report.profile_verdict import reservations, verdict
 from amp_doctor.report.sheet import Sheet
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PARTS = (
     reservations,
     verdict,
+    proof_lines,
     findings_lines,
     layers_lines,
     operators_lines,
