@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,9 @@ FLOAT32 = Trial("float32")
 WRITTEN = Trial()
 # Steps on which gradients are counted: the first, and so many more.
 LOOKS = 4
+# As a traceback ends.
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)(: |$)")
+_LONGEST = 300
 HALF = {"float16", "bfloat16"}
 
 
@@ -103,7 +107,7 @@ class _Proof:
                 break
             advice = revised
             judgement = self._tried(advice, full)
-            told += f". {advice.dtype}, tried instead, is {judgement.verdict}: {judgement.reason}"
+            told = told.rstrip(".") + f". {advice.dtype}, tried instead, is {judgement.verdict}: {judgement.reason}"
         if advice is recommendation:
             return self._marked(recommendation, judgement)
         first = f"{recommendation.dtype} was refuted by a run of {self._steps} steps"
@@ -197,8 +201,7 @@ def run_trial(command: Command, trial: Trial, steps: int, dry_run: bool) -> tupl
             stderr=said,
         )
         said.seek(0)
-        lines = said.read().decode("utf-8", "replace").strip().splitlines()
-        last = lines[-1].strip() if lines else ""
+        last = _last_words(said.read().decode("utf-8", "replace"))
         try:
             with open(file, encoding="utf-8") as stream:
                 profile = from_values(json.load(stream), file)
@@ -206,6 +209,13 @@ def run_trial(command: Command, trial: Trial, steps: int, dry_run: bool) -> tupl
             return Profile(), last or f"the process ended with status {done.returncode} and no profile"
     failed = done.returncode != 0 or profile.ended in ("exception", "interrupted")
     return profile, (last or f"the process ended with status {done.returncode}") if failed else ""
+
+
+def _last_words(said: str) -> str:
+    """The line that names the exception, which may go on below; else the last one."""
+    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    named = [line for line in lines if _RAISED.match(line)]
+    return (named or lines or [""])[-1].strip()[:_LONGEST]
 
 
 def _environment(given: Mapping[str, str]) -> dict[str, str]:
