@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import dataclass
 
 from amp_doctor.probe.settings import Stop
 from amp_doctor.probe.traces import family, status_of, summary
+
+_MISSED = re.compile(r"\b(CUDA|NVIDIA|GPU)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +41,12 @@ def outcome_of(error: BaseException | None, stopped: bool) -> Outcome:
         return Outcome("interrupted" if interrupted else "exception", status, f"the script exited with status {status}")
     if isinstance(error, KeyboardInterrupt):
         return Outcome("interrupted", 130)
-    return Outcome("exception", 1, f"the script raised {summary(error)}", shown=True)
+    return Outcome("exception", 1, f"the script raised {summary(error)}{_advice(error)}", shown=True)
+
+
+def _advice(error: BaseException) -> str:
+    """For a script that asks for what this machine lacks; under a dry run it is there."""
+    torch = sys.modules.get("torch")
+    if torch is None or torch.cuda.is_available() or not _MISSED.search(str(error)):
+        return ""
+    return "; there is no GPU here: --dry-run cuda runs it on the CPU, under the rules of CUDA's autocast"

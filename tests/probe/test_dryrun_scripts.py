@@ -326,6 +326,13 @@ def test_without_the_option_nothing_is_emulated(tmp_path: Path) -> None:
     run = probed(tmp_path, CLIENT)
     assert run.status == 1
     assert "this script needs a GPU" in run.err
+    assert "there is no GPU here: --dry-run cuda runs it on the CPU" in run.notes
+
+
+def test_an_error_that_has_nothing_to_do_with_it_is_given_no_such_advice(tmp_path: Path) -> None:
+    run = probed(tmp_path, write(tmp_path, "import torch\nraise ValueError('too large')\n"))
+    assert "too large" in run.notes
+    assert "--dry-run" not in run.notes
 
 
 def test_a_script_that_cuda_refuses_fails_in_cudas_words(tmp_path: Path) -> None:
