@@ -76,6 +76,8 @@ class Destination:
     def of(cls, options: dict[str, Any], lint: Linted | None = None, merged: bool = False) -> Destination:
         """What the options and the terminal say now."""
         output, html = (os.path.abspath(file) if file else None for file in (options["output"], options["html"]))  # noqa: PTH100 - no link is followed
+        if options["output_format"] == "html" and output is None and sys.stdout.isatty():
+            raise click.UsageError("a page is not for a terminal: --format html goes with -o FILE")
         color = output is None and colored(options["color"], sys.stdout)
         return cls(options["output_format"], output, color, width(), os.getcwd(), html, lint, merged)  # noqa: PTH109
 

@@ -61,4 +61,7 @@ spellcheck="false"></label>
 <caption class="quiet">Torch calls whose results leave a format, worst first; the heading of a column sorts.</caption>
 </table></div>
 """
-FRAMES = {"layers": LAYERS, "scale": SCALE, "timeline": TIMELINE, "operators": OPERATORS}
+PROOF = """
+<div id="proof-chart" class="chart" role="img" aria-label="Losses of the runs side by side"></div>
+"""
+FRAMES = {"proof": PROOF, "layers": LAYERS, "scale": SCALE, "timeline": TIMELINE, "operators": OPERATORS}

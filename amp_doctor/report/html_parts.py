@@ -13,7 +13,7 @@ from amp_doctor.report.html_text import bulleted, finding_item, line_of, listed,
 from amp_doctor.report.profile_advice import cost_lines, grounds_lines
 from amp_doctor.report.profile_findings import closing
 from amp_doctor.report.profile_measured import measured_lines, notes_lines
-from amp_doctor.report.profile_proof import HEADS, rows_of, said
+from amp_doctor.report.profile_proof import HEADS, STYLES, rows_of, said
 from amp_doctor.report.profile_timeline import timeline_lines
 from amp_doctor.report.profile_verdict import LEVELS, reservations, verdict
 from amp_doctor.report.summary import by_severity
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Of the layers that a lint finding stands beside, so many are named; of one code so many findings are told in full.
 NAMED = 6
+MARKS = " (x NaN, ^ inf)"
 IN_FULL = 12
 
 
@@ -119,8 +120,12 @@ def _proof(sheet: Sheet) -> str:
         return ""
     head = tag("tr", "".join(tag("th", words(text), scope="col") for text in ("run", *HEADS)))
     body = "".join(tag("tr", "".join(tag("td", words(clean(cell))) for cell in cells)) for cells in rows_of(proof))
-    table = tag("table", tag("thead", head) + tag("tbody", body)) if proof.runs else ""
-    return tag("p", words(said(proof))) + tag("p", words(clean(proof.reason))) + table
+    table = tag("table", tag("thead", head) + tag("tbody", body), id="proof-table")
+    table = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Runs side by side")
+    drawn = FRAMES["proof"] if any(run.loss for run in proof.runs) else ""
+    style = STYLES.get(proof.verdict, "warning")
+    told = tag("p", words(said(proof)), class_=style) + tag("p", words(clean(proof.reason)))
+    return told + drawn + (table if proof.runs else "")
 
 
 def _findings(told: Told) -> str:
@@ -158,7 +163,9 @@ def _layer(finding: Finding) -> str:
 
 
 def _timeline(sheet: Sheet) -> str:
-    told = [row for _, inner in split(timeline_lines(sheet)) for row in inner]
+    # What is drawn there by letters is drawn here by marks.
+    lines = [row for _, inner in split(timeline_lines(sheet)) for row in inner]
+    told = [(label, text.replace(MARKS, "").replace(" (x)", ""), style) for label, text, style in lines]
     drawn = FRAMES["timeline"] if sheet.profile.loss or sheet.profile.scaler else ""
     return drawn + listed(told) if told else ""
 

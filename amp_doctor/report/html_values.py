@@ -22,6 +22,8 @@ from amp_doctor.report.profile_verdict import where
 from amp_doctor.report.text import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amp_doctor.diagnosis.profile import Operator
     from amp_doctor.report.html_parts import Told
 
@@ -32,6 +34,7 @@ def page_values(told: Told) -> dict[str, Any]:
     accused = numbered((one.layer, index) for index, one in enumerate(sheet.findings) if one.layer is not None)
     beside = numbered((name, index) for index, one in enumerate(told.lint) for name in one.layers)
     interval = sheet.recommendation.loss_scale.admissible
+    proof = sheet.recommendation.verified
     return {
         "layers": layers_values(profile, beside, accused),
         "roles": roles_values(),
@@ -54,13 +57,18 @@ def page_values(told: Told) -> dict[str, Any]:
             "drawn": number(sheet.scale_drawn),
         },
         "totals": [_totals(told, role) for role in ROLES],
-        "loss": [value if isfinite(value) else str(value) for value in profile.loss],
+        "loss": _losses(profile.loss),
+        "proof": [[clean(run.settings), _losses(run.loss)] for run in proof.runs] if proof else [],
         "scaler": [
             [one.step, number(one.scale), int(one.found_inf), clean(one.layer or ""), scale(one.scale)]
             for one in profile.scaler
         ],
         "operators": [_operator(one, told) for one in profile.operators],
     }
+
+
+def _losses(losses: Sequence[float]) -> list[float | str]:
+    return [value if isfinite(value) else str(value) for value in losses]
 
 
 def _totals(told: Told, role: str) -> list[list[int]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from dataclasses import replace
@@ -224,3 +225,16 @@ def test_without_plotly_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPat
     assert done.err == (
         "amp-doctor: the HTML report needs plotly, which is not installed here: pip install 'amp-doctor[report]'\n"
     )
+
+
+def test_a_page_is_not_printed_on_a_terminal() -> None:
+    name = saved("sick.json", SICK)
+    assert amp_doctor("report", "--format", "html", name).out.startswith("<!DOCTYPE html>")
+    command = [sys.executable, "-m", "amp_doctor", "report", "--format", "html", name]
+    mine, terminal = pty.openpty()
+    told = os.environ | {"PYTHONPATH": str(ROOT)}
+    refused = subprocess.run(command, stdout=terminal, stderr=subprocess.PIPE, env=told, text=True, check=False)
+    os.close(terminal)
+    os.close(mine)
+    assert refused.returncode == 2
+    assert "--format html goes with -o FILE" in refused.stderr

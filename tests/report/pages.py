@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.diagnosis.profile import Layer, Operator, Source
+from amp_doctor.diagnosis.recommendation import Run, Verified
 from amp_doctor.finding import Finding, Related, Severity, Span
 from amp_doctor.report.to_html import to_html
 from tests.report.samples import ADVICE, FINDINGS, SICK, site
@@ -58,6 +59,16 @@ LINT = (
     ),
 )
 SOURCES = {"model.py": MODEL}
+PROOF = Verified(
+    "verified",
+    4,
+    (
+        Run("float32", (2.0, 1.0, 0.5, 0.25), 0, None, 3.0, 4),
+        Run("as written", (2.0, 1.5, float("nan")), 1, 0.25, 2.0, 4),
+        Run("float16, init_scale 8192", (2.0, 1.0, 0.5, 0.26), 0, 0.001, 2.0, 4),
+    ),
+    "the loss follows float32",
+)
 
 
 def page(profile: Profile = SICK, **more: Any) -> str:
@@ -87,7 +98,9 @@ def named(name: str) -> str:
     )
     found = [replace(one, message=name, path=name, layer=f"{name}0") for one in FINDINGS]
     lint = [replace(one, message=name, path=name, span=Span(3, 1, 3, 2), related=()) for one in LINT]
-    return to_html(profile, found, ADVICE, lint=lint, sources={name: f"\n\n{name}\n"})
+    proof = replace(PROOF, reason=name, runs=tuple(replace(one, settings=name) for one in PROOF.runs))
+    advice = replace(ADVICE, verified=proof)
+    return to_html(profile, found, advice, lint=lint, sources={name: f"\n\n{name}\n"})
 
 
 def tame() -> str:

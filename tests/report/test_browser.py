@@ -287,7 +287,7 @@ def test_text_and_its_ground_differ_enough(opened: Callable[..., Page]) -> None:
 def test_hostile_names_are_names(opened: Callable[..., Page], name: str) -> None:
     shown = opened(named(name))
     title = shown.title()
-    for chart in ("heat", "curves", "time"):
+    for chart in ("proof-chart", "heat", "curves", "time"):
         drawn(shown, chart)
     shown.focus("#heat")
     shown.keyboard.press("ArrowDown")

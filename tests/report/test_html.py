@@ -22,7 +22,7 @@ from amp_doctor.numerics.formats import FP16
 from amp_doctor.report.html_text import embedded
 from amp_doctor.report.to_html import plotly, to_html
 from tests.conftest import ROOT
-from tests.report.pages import HOSTILE, LINT, Seen, big, named, page, tame
+from tests.report.pages import HOSTILE, LINT, PROOF, Seen, big, named, page, tame
 from tests.report.record import PROFILES, RUNS
 from tests.report.samples import ADVICE, FINDINGS, HEAD, SICK
 
@@ -145,6 +145,17 @@ def test_the_limits_are_those_of_the_formats(seen: Seen) -> None:
     assert (half["name"], half["zero"], half["normal"]) == ("float16", -25, -14)
     assert half["over"] == pytest.approx(log2(65520), abs=1e-4)
     assert (brain["name"], brain["zero"], brain["normal"]) == ("bfloat16", -134, -126)
+
+
+def test_the_proof_is_told_and_its_losses_can_be_drawn() -> None:
+    text = to_html(SICK, FINDINGS, replace(ADVICE, verified=PROOF))
+    assert "the loss follows float32" in words(text)
+    values = Seen(text).values
+    assert values["proof"][1] == ["as written", [2.0, 1.5, "nan"]]
+    assert "proof-chart" in Seen(text).ids
+    assert "proof" not in Seen(page()).ids
+    failed = replace(PROOF, runs=(), verdict="inconclusive", reason="it could not be tried")
+    assert "proof-chart" not in Seen(to_html(SICK, FINDINGS, replace(ADVICE, verified=failed))).ids
 
 
 def test_ids_are_unique_and_every_label_in_the_page_exists(seen: Seen) -> None:

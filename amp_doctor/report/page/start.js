@@ -88,6 +88,7 @@ colorsFollow();
 startLayers();
 startCurves();
 if ($("time")) chart("time", paintTime);
+if ($("proof-chart")) chart("proof-chart", paintProof);
 startOperators();
 document.documentElement.dataset.ready = "yes";
 if (charts.size) setTimeout(loadLibrary, 30);

@@ -1,4 +1,4 @@
-// Losses and loss scales in time.
+// Losses and loss scales in time, of the run and of the runs that were to prove the recommendation.
 
 function paintTime() {
   const color = colors(), traces = [], annotations = [];
@@ -27,5 +27,20 @@ function paintTime() {
     xaxis: { title: { text: "step", standoff: 6 }, fixedrange: true, zeroline: false },
     yaxis: { title: { text: values.loss.length ? "loss" : "", standoff: 4 }, type: positive ? "log" : "linear", fixedrange: true, zeroline: false, visible: values.loss.length > 0, nticks: 6 },
     ...(values.scaler.length ? { yaxis2: { title: { text: "loss scale", standoff: 4 }, overlaying: values.loss.length ? "y" : undefined, side: values.loss.length ? "right" : "left", tickvals: ticks, ticktext: ticks.map((k) => `2<sup>${k}</sup>`), range: [low - 0.5, high + 0.5], showgrid: false, fixedrange: true, zeroline: false } } : {}),
+  }), CONFIG);
+}
+
+/** The losses of the runs of a proof, side by side. */
+function paintProof() {
+  const color = colors(), lines = [color.soft, color.two, color.one, color.three];
+  const traces = values.proof.filter(([, losses]) => losses.length).map(([name, losses], index) => ({
+    x: losses.map((_, step) => step + 1), y: losses.map((one) => (typeof one === "number" ? one : null)), name: plain(shortened(name, 48)),
+    mode: losses.length < 3 ? "lines+markers" : "lines", opacity: index ? 1 : 0.5, line: { color: lines[index % lines.length], width: index ? 2 : 7, dash: ["solid", "dash", "solid", "dot"][index % 4] },
+    hovertemplate: "step %{x}<br>loss %{y:.4~g}<extra></extra>",
+  }));
+  Plotly.react($("proof-chart"), traces, layoutOf({
+    height: 320, dragmode: false, showlegend: true, legend: { orientation: "h", y: -0.26, x: 0 }, margin: { l: 56, r: 16, t: 16, b: 96 },
+    xaxis: { title: { text: "step", standoff: 6 }, fixedrange: true, zeroline: false, ...(Math.max(...values.proof.map(([, losses]) => losses.length)) < 12 ? { dtick: 1 } : {}) },
+    yaxis: { title: { text: "loss", standoff: 4 }, fixedrange: true, zeroline: false, nticks: 6 },
   }), CONFIG);
 }
