@@ -1,0 +1,303 @@
+"""`--verify`: real scripts are run again under other precisions, and the recommendation is verified or not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amp_doctor.diagnosis.profile import Device, Precision, Profile, Steps
+from amp_doctor.diagnosis.recommendation import KeepFP32, LossScale, Recommendation
+from amp_doctor.probe.trial import Trial
+from amp_doctor.probe.verify import Command, run_trial, verify
+from tests.probe.running import environment, plain, probed, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEPS = 10
+
+HEALTHY = """\
+import sys
+
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+teacher = torch.randn(16, 4)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for _ in range(30):
+    x = torch.randn(32, 16)
+    y = (x @ teacher).argmax(1)
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    print("the script speaks", file=sys.stderr)
+"""
+
+# The output of `wide` is beyond float16; what `out` makes of it is not. Only `out` learns.
+OVERFLOWING = """\
+import torch
+
+torch.manual_seed(0)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = torch.nn.Linear(16, 16)
+        self.out = torch.nn.Linear(16, 1)
+        with torch.no_grad():
+            self.wide.weight.mul_(1e6)
+            self.out.weight.mul_(1e-6)
+
+    def forward(self, x):
+        return self.out(self.wide(x).relu())
+
+
+model = Net()
+model.wide.requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-14)
+for _ in range(30):
+    x = torch.randn(32, 16)
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+"""
+
+# Gradients around 2^-40: at a loss scale of 1 none of them reaches float16.
+TINY = """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-30)
+for _ in range(30):
+    x = torch.randn(16, 8)
+    optimizer.zero_grad()
+    (2.0**-40 * (model(x) - x.sum(1, keepdim=True)).pow(2).mean()).backward()
+    optimizer.step()
+"""
+
+RESTLESS = """\
+import os
+
+import torch
+
+torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(30):
+    x = torch.randn(2, 8)
+    optimizer.zero_grad()
+    (model(x) - x.sum(1, keepdim=True)).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+# Under autocast CUDA refuses this loss of a sigmoid.
+REFUSED = """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 1), torch.nn.Sigmoid())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(30):
+    x = torch.randn(16, 8)
+    optimizer.zero_grad()
+    torch.nn.functional.binary_cross_entropy(model(x), (x[:, :1] > 0).float()).backward()
+    optimizer.step()
+"""
+
+# Whatever the seed, the model is always the same: it is the one that was set before the script.
+UNSEEDED = """\
+import random
+
+import numpy
+import torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(6):
+    optimizer.zero_grad()
+    (model(torch.randn(2, 4)).sum() * random.random() * numpy.random.rand()).backward()
+    optimizer.step()
+"""
+
+SCALED = """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda")
+for _ in range(30):
+    x = torch.randn(16, 8, device="cuda")
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+def advice(dtype: str, init_scale: float | None = 1024.0, keep: tuple[str, ...] = ()) -> Recommendation:
+    scale = LossScale(True, init_scale, (1.0, 2.0**20))
+    return Recommendation(dtype, "O1", scale, tuple(KeepFP32(name, "planted") for name in keep))
+
+
+def proven(where: Path, code: str, recommendation: Recommendation, **precision: object) -> Recommendation:
+    """The recommendation for a script, as if a probe on a CPU had made it."""
+    use = Precision(**precision)  # type: ignore[arg-type]
+    profile = Profile(device=Device("cpu"), steps=Steps(STEPS, STEPS, STEPS), precision=use)
+    dry_run = "cuda" in code
+    command = Command((write(where, code),), str(where), environment(), (), dry_run)
+    found = verify(profile, recommendation, command)
+    assert found.verified is not None
+    return found
+
+
+def verdict(recommendation: Recommendation) -> str:
+    assert recommendation.verified is not None
+    return recommendation.verified.verdict
+
+
+def test_a_healthy_model_is_verified_and_what_its_script_says_is_heard_once(tmp_path: Path) -> None:
+    name = write(tmp_path, HEALTHY)
+    steps = ["--steps", "12", "--verify", "--verify-steps", "8"]
+    done = probed(tmp_path, *steps, "--format", "json", name)
+    assert done.report is not None, done.err
+    proof = json.loads(done.report)["recommendation"]["verified"]
+    assert (proof["verdict"], proof["steps"], proof["instead"]) == ("verified", 8, "")
+    full, written, tried = proof["runs"]
+    assert written["loss"] == full["loss"]
+    assert len(tried["loss"]) == 8
+    assert (tried["skipped"], tried["lost"]) == (0, 0)
+    assert tried["loss"] != full["loss"]  # it was rounded
+    assert tried["settings"].endswith("emulated")
+    assert (
+        done.out.count("the script speaks") + done.err.count("the script speaks") == 11
+    )  # stopped in its twelfth step
+    assert done.profile is not None
+    assert done.profile["steps"]["attempted"] == 12
+
+
+def test_the_report_for_people_has_a_table(tmp_path: Path) -> None:
+    done = probed(tmp_path, "--steps", "6", "--verify", write(tmp_path, HEALTHY))
+    assert done.status == 0, done.err
+    assert done.report is not None
+    proof = done.report.partition("\nProof\n")[2].partition("\n\n")[0]
+    assert "Verified by a run of 6 steps." in proof
+    assert "as written (float32 too, the same run)" in proof
+    assert "loss at the end" in proof
+
+
+@pytest.mark.parametrize("keep", [("wide", "out"), ("Net.wide", "Net.out")])
+def test_layers_kept_in_float32_do_not_overflow(tmp_path: Path, keep: tuple[str, ...]) -> None:
+    found = proven(tmp_path, OVERFLOWING, advice("float16", 1.0, keep))
+    assert verdict(found) == "verified", found.verified
+
+
+def test_overflow_is_refuted_and_revised_to_bfloat16(tmp_path: Path) -> None:
+    found = proven(tmp_path, OVERFLOWING, advice("float16", 1.0))
+    assert found.verified is not None
+    assert (found.verified.verdict, found.verified.instead, found.dtype) == ("refuted", "bfloat16", "bfloat16")
+    assert "bfloat16" in found.snippet
+    assert "float16 was refuted" in found.reasons[0]
+    assert "bfloat16, tried instead, is verified" in found.verified.reason
+
+
+def test_lost_gradients_refute_a_loss_scale_that_is_too_small(tmp_path: Path) -> None:
+    right = proven(tmp_path, TINY, advice("float16", 2.0**36))
+    assert right.verified is not None
+    assert right.verified.verdict == "verified", right.verified
+    assert right.verified.runs[2].lost is not None
+    assert right.verified.runs[2].lost < 0.05
+    wrong = proven(tmp_path, TINY, advice("float16", 1.0))
+    assert wrong.verified is not None
+    assert wrong.verified.verdict == "refuted"
+    assert wrong.verified.runs[2].lost == 1.0
+
+
+def test_a_loss_scale_that_is_too_large_skips_steps(tmp_path: Path) -> None:
+    found = proven(tmp_path, HEALTHY, advice("float16", 2.0**60))
+    assert found.verified is not None
+    assert found.verified.verdict == "refuted"
+    assert found.verified.runs[2].skipped == STEPS
+    assert "10 of 10 steps" in found.verified.reason
+
+
+def test_a_script_that_does_not_repeat_itself_is_inconclusive(tmp_path: Path) -> None:
+    found = proven(tmp_path, RESTLESS, advice("float16"))
+    assert found.verified is not None
+    assert found.verified.verdict == "inconclusive"
+    assert "does not repeat itself" in found.verified.reason
+    assert found.dtype == "float16"
+
+
+def test_a_script_that_autocast_breaks_goes_back_to_float32(tmp_path: Path) -> None:
+    found = proven(tmp_path, REFUSED, advice("float16"))
+    assert found.verified is not None
+    assert (found.verified.verdict, found.dtype) == ("refuted", "float32")
+    assert "unsafe to autocast" in found.verified.reason
+    assert [bool(run.failure) for run in found.verified.runs] == [False, False, True, False, True]
+
+
+def test_few_steps_prove_nothing(tmp_path: Path) -> None:
+    code = HEALTHY.replace("range(30)", "range(3)")
+    assert verdict(proven(tmp_path, code, advice("float16"))) == "inconclusive"
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("float16", 4096.0), ("bfloat16", 4096.0)])
+def test_what_the_script_has_of_its_own_is_set(tmp_path: Path, dtype: str, scale: float) -> None:
+    command = Command((write(tmp_path, SCALED),), str(tmp_path), environment(), (), True)
+    profile, failure = run_trial(command, Trial(dtype, init_scale=scale), 5, True)
+    assert failure == ""
+    assert profile.precision.autocast == (dtype,)
+    scales = {event.scale for event in profile.scaler}
+    assert scales == ({4096.0} if dtype == "float16" else set())  # bfloat16 needs none
+
+
+def test_as_written_is_run_where_it_differs(tmp_path: Path) -> None:
+    found = proven(tmp_path, SCALED, advice("float16", 1024.0), autocast=("float16",), scaler=True)
+    assert found.verified is not None
+    assert found.verified.verdict == "verified", found.verified
+    assert [run.settings for run in found.verified.runs] == [
+        "float32",
+        "as written (float16, a GradScaler), emulated",
+        "as recommended (float16, init_scale 1024), emulated",
+    ]
+
+
+def test_the_float32_run_is_the_plain_run(tmp_path: Path) -> None:
+    code = HEALTHY.replace("loss.backward()", "loss.backward()\n    print(loss.item())")
+    command = Command((write(tmp_path, code),), str(tmp_path), environment())
+    profile, failure = run_trial(command, Trial("float32"), 30, False)
+    assert failure == ""
+    told = plain(tmp_path, "train.py").out.split()[:30]
+    assert [str(loss) for loss in profile.loss] == told
+
+
+def test_a_script_without_seeds_gets_them(tmp_path: Path) -> None:
+    command = Command((write(tmp_path, UNSEEDED),), str(tmp_path), environment())
+    first, second = (run_trial(command, Trial("float32"), 6, False)[0] for _ in range(2))
+    assert len(first.loss) == 6
+    assert first.loss == second.loss
+
+
+def test_half_weights_cannot_be_undone_from_outside(tmp_path: Path) -> None:
+    found = proven(tmp_path, HEALTHY, advice("bfloat16"), weights=("float16",))
+    assert found.verified is not None
+    assert (found.verified.verdict, found.verified.runs) == ("inconclusive", ())
+
+
+def test_a_script_that_fails_is_not_run_again(tmp_path: Path) -> None:
+    code = HEALTHY.replace("range(30)", "range(2)") + "raise SystemExit(3)\n"
+    done = probed(tmp_path, "--verify", write(tmp_path, code))
+    assert done.status == 3
+    assert done.report is not None
+    assert "the script failed, so it was not run again" in done.report
