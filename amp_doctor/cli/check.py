@@ -11,7 +11,7 @@ import click
 
 from amp_doctor.cli import probe
 from amp_doctor.cli.diagnosed import Destination, failing
-from amp_doctor.cli.linted import Linted, linted
+from amp_doctor.cli.linted import Linted, linted, speaks
 from amp_doctor.cli.output import complain
 from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.errors import AmpDoctorError
@@ -37,7 +37,7 @@ def command(**options: Any) -> int:
         raise click.UsageError("there is no script to check; `amp-doctor check train.py --lr 0.1`, say")
     probe.check(options)
     source = _source(options)
-    lint = linted(source) if source is not None else None
+    lint = linted(source) if source is not None and speaks() else None
     destination = Destination.of(options, lint, merged=True)
     if lint is not None and (reason := _unreadable(lint, source or "")):
         return _without_run(destination, lint, options, reason)

@@ -66,6 +66,7 @@ def preload_forms(styles: Set[str], merged: bool) -> None:
     if "json" in styles:
         from amp_doctor.report import to_probe_json  # noqa: F401
     if "html" in styles:
+        from amp_doctor.report import page  # noqa: F401 - whose files are read later
         from amp_doctor.report.to_html import plotly
 
         plotly()  # also tells that it is missing, before the script has run

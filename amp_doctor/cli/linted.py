@@ -39,6 +39,11 @@ class Linted:
         return tuple(finding for finding in self.report.findings if not finding.suppressed)
 
 
+def speaks() -> bool:
+    """Whether this process is the one that reports: rank 0 of torchrun, or the only one there is."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def linted(script: str) -> Linted:
     """Lint a script under the configuration that holds for it; an AmpDoctorError says why that is not possible."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

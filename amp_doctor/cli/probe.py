@@ -139,10 +139,10 @@ def beside(script: str) -> Linted | None:
     """What the linter finds in a script, where it is a file of source; None, with a word on stderr, when it fails."""
     if not script.endswith(".py") or not os.path.isfile(script):  # noqa: PTH113
         return None
-    from amp_doctor.cli.linted import linted
+    from amp_doctor.cli.linted import linted, speaks
 
     try:
-        return linted(script)
+        return linted(script) if speaks() else None
     except AmpDoctorError as error:
         complain(str(error))
         return None
