@@ -315,7 +315,7 @@ class Session:
         parameter = next(module.parameters(), None)
         if self.device is None and parameter is not None:
             self.device = parameter.device
-            # A dry run is calibrated in float32: nothing is rounded, and it is no slower. A proof compares with float32.
+            # A dry run is calibrated in float32, which is no slower; a proof compares with it.
             widened = self.settings.dry_run or self.trial
             self.native_bf16 = describe(self.device).native_bf16 and not widened
 
