@@ -56,6 +56,8 @@ class Facts:
         return largest_scale(self.amax)
 
 
+# Ends the name of an operator whose inputs become infinite when they are cast, and not its result.
+INPUT = " (input)"
 _MASKS = ("where", "masked_fill", "masked_fill_")
 
 
@@ -79,7 +81,9 @@ def _operators(profile: Profile) -> Iterable[Peak]:
         # Beyond O1 the script would have to ask for it; a mask is meant to be infinite.
         expected = one.precision not in ("", "O1/float16") or one.operator in _MASKS
         if one.trouble == "overflow" and not expected and one.amax >= FP16.overflow_threshold:
-            yield Peak(one.layer, f"the result of {one.operator} in this layer", one.amax, 0, one.source)
+            name = one.operator.removesuffix(INPUT)
+            what = "an input" if one.operator.endswith(INPUT) else "the result"
+            yield Peak(one.layer, f"{what} of {name} in this layer", one.amax, 0, one.source)
 
 
 def _outputs(profile: Profile, use: InUse) -> Iterable[Peak]:

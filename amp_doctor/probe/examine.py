@@ -55,7 +55,10 @@ def examine(recording: Recording, seconds: float) -> Examined:
         for precision in (O1_FP16, WRITTEN, O3_FP16, O1_BF16):
             if precision is WRITTEN and not _half_of_its_own(recording):
                 continue
-            replayed = scaled(recording, precision, deadline)
+            if precision is O1_FP16:
+                replayed = scaled(recording, precision, deadline)
+            else:
+                replayed = replay(recording, precision, backward=False, deadline=deadline)
             replays.append(replayed)
             found = troubles(replayed)
             told += _new(told, operators(replayed, found), precision)

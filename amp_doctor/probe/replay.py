@@ -19,6 +19,7 @@ from amp_doctor.probe.compare import Compared, compare
 from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened
 from amp_doctor.probe.flops import Flops, recurrent
 from amp_doctor.probe.precisions import Precision, Rules
+from amp_doctor.probe.tape import UNINITIALISED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -77,14 +78,16 @@ def replay(
     *,
     exempt: Collection[str] = (),
     scale: float = 1.0,
+    backward: bool = True,
     deadline: float | None = None,
 ) -> Replayed:
     """Replay under `precision`, with the calls named in `exempt` in FP32; gradients under the loss scale `scale`.
 
+    `backward=False` leaves the backward passes out, but for gradients that the step itself computes with.
     OutOfTime when `time.monotonic()` passes `deadline`.
     """
     rules = Rules(precision)
-    run = _Run(recording, precision, rules, frozenset(exempt), scale, deadline)
+    run = _Run(recording, precision, rules, frozenset(exempt), scale if backward else None, deadline)
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), rules.installed():
         return run.all()
 
@@ -96,11 +99,12 @@ class _Run:
         precision: Precision,
         rules: Rules,
         exempt: frozenset[str],
-        scale: float,
+        scale: float | None,
         deadline: float | None,
     ) -> None:
         self._recording, self._precision, self._rules = recording, precision, rules
-        self._exempt, self._scale, self._deadline = exempt, scale, deadline
+        self._exempt, self._scale, self._deadline = exempt, scale or 1.0, deadline
+        self._with_backward = scale is not None
         self._wide: dict[fx.Node, Any] = {}
         self._low: dict[fx.Node, Any] = {}
         self._losses: list[tuple[float, float]] = []
@@ -183,7 +187,13 @@ class _Run:
             low = cut(in_dtype(wide, self._precision.low if is_low(args) else None))
         found.casts = casts.count
         found.cast = casts.above if name == "scaled_dot_product_attention" else max(casts.above, casts.below)
-        if isinstance(low, Tensor) and isinstance(wide, Tensor) and low.is_floating_point():
+        if state is not None and name.endswith("_") and isinstance(low, Tensor) and len(found.inputs) == 1:
+            low.detach().copy_(wide.detach())  # filled with random numbers: the same ones
+        if name in UNINITIALISED:
+            # Whatever memory held before is nobody's fault.
+            for one in (wide, low):
+                one.detach().zero_()
+        elif isinstance(low, Tensor) and isinstance(wide, Tensor) and low.is_floating_point():
             found.dtype, found.compared = low.dtype, compare(wide, low)
             if before is not None and before.shape == low.shape:
                 found.swallowed = _swallowed(before, args[1], low)
@@ -215,7 +225,8 @@ class _Run:
 
     def _backward(self, node: fx.Node) -> None:
         args, kwargs = self._given(node, self._wide)
-        _invoke(node, args, kwargs)
+        if self._with_backward:
+            _invoke(node, args, kwargs)
         roots = args[0] if isinstance(args[0], (tuple, list)) else [args[0]]
         args, kwargs = self._given(node, self._low)
         lows = args[0] if isinstance(args[0], (tuple, list)) else [args[0]]
@@ -224,6 +235,8 @@ class _Run:
             for wide, low in zip(roots, lows, strict=True)
             if wide.numel() == 1
         ]
+        if not self._with_backward:
+            return
         gradients = args[1] if len(args) > 1 else kwargs.get("gradient", kwargs.get("grad_tensors"))
         keep = {key: value for key, value in kwargs.items() if key in ("retain_graph", "create_graph", "inputs")}
         if gradients is None:

@@ -22,6 +22,7 @@ from amp_doctor.probe.names import Names, Record
 from amp_doctor.probe.nonfinite import Nonfinite
 from amp_doctor.probe.operators import OperatorLog
 from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.replaying import Replaying
 from amp_doctor.probe.saved import SavedTensors, in_backward, others_hooked
 from amp_doctor.probe.scaler import Scalers
 from amp_doctor.probe.settings import AUTO, CALIBRATE, Settings, Stop
@@ -64,6 +65,7 @@ class Session:
         self.weights = Weights(self)
         self.operators = OperatorLog(self)
         self.nonfinite = Nonfinite(self)
+        self.replaying = Replaying(self)
         self.device: torch.device | None = None
         self.native_bf16 = False
         # One run of a proof: of the tensors only the gradients of weights are counted.
@@ -114,7 +116,7 @@ class Session:
             with self.guard("device counts"):
                 self.read_devices()
             self.nonfinite.run_ends()
-            self.profile = self.snapshot(how)
+            self.profile = self.replaying.replayed(self.snapshot(how))
             if self._on_end is not None:
                 self._on_end(self.profile)
         return self.profile
@@ -253,6 +255,7 @@ class Session:
         """The first optimizer has made an attempt: that is a step of the run."""
         if self.profile is not None:
             self.stop()
+        self.replaying.step_ends()
         with self.guard("loss"):
             self._close_losses()
         with self.guard("device counts"):
@@ -297,6 +300,8 @@ class Session:
             self.activations.install()
         else:
             self.activations.remove()
+        if not self.trial:
+            self.replaying.step_begins()
 
     def _close_losses(self) -> None:
         """The loss of a step: the sum over its backward passes, as with accumulation."""
@@ -307,6 +312,7 @@ class Session:
             self.nonfinite.loss_is(value)
 
     def _stop_watching(self) -> None:
+        self.replaying.stop()
         self.activations.remove()
         self.gradients.remove()
         self.root_leaves(None)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LEAF, FUNCTION, METHOD, ITEM = "leaf", "function", "method", "item"
 # Their results hold whatever memory held before.
-_UNINITIALISED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_")
+UNINITIALISED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_")
 # Arguments that fx prints as they are.
 _PLAIN = (str, int, float, bool, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
@@ -202,7 +202,7 @@ class Tape:
 
     def _result(self, tensor: Tensor, entry: Entry, number: int, storages: set[int]) -> None:
         entry.dtype, entry.shape, entry.storage = tensor.dtype, tuple(tensor.shape), _storage(tensor)
-        if entry.storage not in storages and getattr(entry.target, "__name__", entry.target) not in _UNINITIALISED:
+        if entry.storage not in storages and getattr(entry.target, "__name__", entry.target) not in UNINITIALISED:
             entry.bits = _bits(tensor)
         self._map(tensor, number)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.profile import Operator
 from amp_doctor.numerics.formats import BF16, FP16
 from amp_doctor.probe.dtypes import LOW
@@ -135,8 +136,9 @@ def _operator(trouble: Trouble, replayed: Replayed) -> Operator:
     one = trouble.node
     name, layer, source = _place(one)
     seen = one.compared
+    name = name.strip("_") if name.startswith("__") else name
     return Operator(
-        name.strip("_") if name.startswith("__") else name,
+        name + INPUT if one.cast and seen.amax < FP16.overflow_threshold else name,
         layer,
         source,
         replayed.precision.name,

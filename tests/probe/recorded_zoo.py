@@ -395,3 +395,16 @@ def accumulated() -> tuple[nn.Module, Step]:
         optimizer.step()
 
     return model, step
+
+
+@enter
+def stochastic_depth() -> tuple[nn.Module, Step]:
+    """As timm has it: memory that is not initialised, and then filled with random numbers."""
+    model = nn.ModuleList([nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 2)])
+
+    def loss() -> Tensor:
+        hidden = model[0](torch.randn(32, 8))
+        kept = hidden.new_empty((32, 1)).bernoulli_(0.8).div_(0.8)
+        return F.cross_entropy(model[2](hidden + kept * model[1](hidden).relu()), torch.randint(0, 2, (32,)))
+
+    return stepping(model, loss)
