@@ -16,18 +16,20 @@ import torch
 from torch import Tensor
 
 from amp_doctor.probe.dryrun_autocast import AUTOCAST, POLICIES, Casts, autocast_rules, key, overload, tensors
+from amp_doctor.probe.dryrun_fused import FUSED, LOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 HALF = "AutocastHPU"
-_LOW = (torch.float16, torch.bfloat16)
 # Computed in float32 and rounded once. Composite operators that are one kernel on CUDA stand here as a whole.
 ROUNDED = (
     "mm bmm addmm baddbmm addmv addr addbmm mv dot vdot linear conv1d conv2d conv3d "
     "conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution _convolution conv_tbc "
     "scaled_dot_product_attention lstm.input lstm.data gru.input gru.data rnn_tanh.input rnn_tanh.data "
     "rnn_relu.input rnn_relu.data lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell prelu _trilinear "
+    # Half kernels of the CPU that multiply or weigh in half.
+    "prod prod.dim_int grid_sampler_2d grid_sampler_3d "
     # Half on CUDA, and without a half kernel on the CPU (torch's own table of dtypes, 2.13).
     "avg_pool3d multi_margin_loss multilabel_margin_loss polygamma round.decimals rrelu _upsample_bilinear2d_aa"
 ).split()
@@ -95,6 +97,9 @@ def _register() -> None:
             op = overload(name)
             if op is not None:
                 aten.impl(op, _rounded(op), HALF)
+        for name, make in FUSED.items():
+            op = overload(name)
+            aten.impl(op, _below(make(op)), HALF)
         for name, kernel in REFUSED.items():
             op = overload(name)
             if op is not None:
@@ -115,10 +120,20 @@ def _rounded(op: Any) -> Callable[..., Any]:
                         dtype = one.dtype
                     elif one.dtype is not dtype:
                         return op(*args, **kwargs)
-            if dtype not in _LOW:
+            if dtype not in LOW or kwargs.get("dtype") is not None:
                 return op(*args, **kwargs)
             kwargs = {name: _wide(one) for name, one in kwargs.items()}
             return _narrow(op(*[_wide(one) for one in args], **kwargs), dtype)
+
+    return kernel
+
+
+def _below(call: Callable[..., Any]) -> Callable[..., Any]:
+    below = key(HALF)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(below):
+            return call(*args, **kwargs)
 
     return kernel
 
@@ -129,7 +144,7 @@ def _refused(op: Any, name: str) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         for one in tensors(args):
-            if one.dtype in _LOW:
+            if one.dtype in LOW:
                 raise NotImplementedError(f"\"{name}\" not implemented for '{_NAMES[one.dtype]}'")
         with torch._C._ExcludeDispatchKeyGuard(below):
             return op(*args, **kwargs)
@@ -139,7 +154,7 @@ def _refused(op: Any, name: str) -> Callable[..., Any]:
 
 def _wide(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.float() if value.dtype in _LOW else value
+        return value.float() if value.dtype in LOW else value
     if isinstance(value, (list, tuple)):
         return type(value)(map(_wide, value))
     return value

@@ -32,8 +32,23 @@ class Reference(TorchFunctionMode):
             return func(*(widened(one) for one in args), **{name: widened(one) for name, one in kwargs.items()})
         if func is F.cross_entropy:
             # It asks for log_softmax in the dtype of its input, and autocast leaves a dtype that is asked for.
-            return F.nll_loss(F.log_softmax(args[0], 1).float(), args[1])
+            return F.nll_loss(_LogSoftmax.apply(args[0]).float(), args[1])  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
+
+
+class _LogSoftmax(torch.autograd.Function):
+    """Over dimension 1; backward knows the rounded result only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result = torch.log_softmax(x.float(), 1).to(x.dtype)
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        wide, (result,) = grads[0].float(), ctx.saved_tensors
+        return (wide - result.float().exp() * wide.sum(1, keepdim=True)).to(result.dtype)
 
 
 def rounded(func: Callable[..., Any], dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:

@@ -200,6 +200,43 @@ def test_what_has_half_kernels_on_cuda_only_and_on_the_cpu_only(low: torch.dtype
 
 
 @pytest.mark.usefixtures("dry")
+@pytest.mark.parametrize("low", [HALF, BF16])
+def test_what_rounds_on_the_way_on_the_cpu_rounds_once(low: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(16, 8, 6, 6).to(low)
+    assert same(x.log_softmax(1), x.float().log_softmax(1).to(low))
+    assert same(F.log_softmax(x, 1, dtype=FP32), x.float().log_softmax(1))
+    assert same(x.prod(1), x.float().prod(1).to(low))
+    grid = (torch.rand(16, 4, 4, 2) * 2 - 1).to(low)
+    assert same(
+        F.grid_sample(x, grid, align_corners=False),
+        F.grid_sample(x.float(), grid.float(), align_corners=False).to(low),
+    )
+    assert same(F.instance_norm(x), F.instance_norm(x.float()).to(low))
+    layer, wide = nn.BatchNorm2d(8).to(low), nn.BatchNorm2d(8)
+    assert same(layer(x), wide(x.float()).to(low))
+    assert layer.running_mean is not None
+    assert wide.running_mean is not None
+    assert same(layer.running_mean, wide.running_mean.to(low))
+    assert layer.num_batches_tracked == 1
+
+
+@pytest.mark.usefixtures("dry")
+def test_cross_entropy_of_half_logits_is_rounded_between_softmax_and_loss() -> None:
+    """It asks for log_softmax in the dtype of the logits; torch.log_softmax alone is float32 under autocast."""
+    torch.manual_seed(0)
+    logits, target = torch.randn(64, 100).half().requires_grad_(), torch.randint(0, 100, (64,))
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(logits, target)
+        assert torch.log_softmax(logits, 1).dtype is FP32
+    rounded_ = torch.log_softmax(logits.float(), 1).half().detach()
+    assert same(loss.detach(), F.nll_loss(rounded_.float(), target))
+    (gradient,) = torch.autograd.grad(loss * 1024, logits)
+    onto = F.one_hot(target, 100) * -16.0
+    assert same(gradient, (onto - rounded_.float().exp() * onto.sum(1, keepdim=True)).half())
+
+
+@pytest.mark.usefixtures("dry")
 def test_gradients_of_a_weight_used_twice_add_up_in_half_as_autocasts_cache_has_it() -> None:
     weight = torch.full((1, 1), 1.0, requires_grad=True)
     inputs = torch.tensor([[2048.0]]), torch.tensor([[1.0]])
