@@ -53,8 +53,7 @@ def limits_values() -> list[dict[str, Any]]:
             "zero": one.min_subnormal_exponent - 1,
             "normal": one.min_exponent,
             "over": round(log2(one.overflow_threshold), 4),
-            "max": magnitude(one.max),
-            "tiny": magnitude(one.min_normal),
+            "overflow": one.overflow_threshold,
             "saturates": one.saturates,
         }
         for one in LIMITS
@@ -114,7 +113,7 @@ def worst_role(profile: Profile) -> int:
 
 
 def _site(role: str, layer: Layer) -> list[Any] | None:
-    """dtype, elements, zeros, NaN, infinities, amax, amin, lowest exponent, parts per exponent, sampled, and extras."""
+    """As core.js names the places: dtype, elements, zeros, NaN, infinities, amax, amin, lowest exponent, bins, ..."""
     site = layer.sites.get(role)
     if site is None:
         return None
@@ -134,6 +133,8 @@ def _site(role: str, layer: Layer) -> list[Any] | None:
         bins,
         int(site.sampled),
         _extra(role, site, layer),
+        # In words it is rounded, which decides nothing about overflow.
+        float(f"{counts.amax:.9g}"),
     ]
 
 

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from amp_doctor.diagnosis.profile import Site
+from amp_doctor.numerics.histogram import ExponentHistogram
 from tests.report.pages import HOSTILE, big, named, page
+from tests.report.samples import SICK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from amp_doctor.diagnosis.profile import Profile
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 Opened = tuple[Page, list[str]]
@@ -144,6 +150,20 @@ def test_the_loss_scale_moves_gradients_and_what_they_lose(opened: Callable[...,
     assert lost(16) == "<0.1%"
     shown.select_option("#role", label="activation")
     assert shown.locator("#shift").is_disabled()
+
+
+def test_overflow_is_told_to_the_last_digit(opened: Callable[..., Page]) -> None:
+    """65519.9 becomes 65504 in float16, and 65520 infinity; in three digits the two are the same."""
+
+    def outputs(largest: float) -> Profile:
+        counts = ExponentHistogram.of([1.0, largest])
+        layer = replace(SICK.layers[2], sites={"activation": Site("float32", counts)})
+        return replace(SICK, layers=(layer,))
+
+    shown = opened(page(outputs(65519.9)))
+    assert shown.locator("#layers-table .bad").count() == 0
+    shown = opened(page(outputs(65520.0)))
+    assert shown.locator("#layers-table .bad").all_text_contents() == ["overflows"]
 
 
 def test_another_formats_limits_can_be_drawn(opened: Callable[..., Page]) -> None:

@@ -144,6 +144,7 @@ def test_the_limits_are_those_of_the_formats(seen: Seen) -> None:
     half, brain = seen.values["limits"][:2]
     assert (half["name"], half["zero"], half["normal"]) == ("float16", -25, -14)
     assert half["over"] == pytest.approx(log2(65520), abs=1e-4)
+    assert half["overflow"] == 65520
     assert (brain["name"], brain["zero"], brain["normal"]) == ("bfloat16", -134, -126)
 
 

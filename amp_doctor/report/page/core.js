@@ -6,7 +6,7 @@ const PART = 1e6;
 // Rows of the table of layers, and places in a row of `values.layers`.
 const NAME = 0, TYPE = 1, PLACE = 2, FOUND = 3, BESIDE = 4, SITES = 5;
 // Places in a site.
-const DTYPE = 0, ELEMENTS = 1, ZEROS = 2, NAN = 3, INF = 4, AMAX = 5, AMIN = 6, LOW = 7, BINS = 8, SAMPLED = 9, EXTRA = 10;
+const DTYPE = 0, ELEMENTS = 1, ZEROS = 2, NAN = 3, INF = 4, AMAX = 5, AMIN = 6, LOW = 7, BINS = 8, SAMPLED = 9, EXTRA = 10, PEAK = 11;
 
 /** An element with a class and children; strings become text, never markup. */
 function element(name, className, ...children) {

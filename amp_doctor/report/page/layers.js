@@ -23,7 +23,7 @@ function lost(one) {
 /** Whether the format overflows. */
 function overflows(one) {
   if (!one || !one[BINS].length) return false;
-  return numeric(one[AMAX]) * 2 ** shift() >= 2 ** limit().over;
+  return one[PEAK] * 2 ** shift() >= limit().overflow;
 }
 
 const trouble = (one) => (!one ? -1 : overflows(one) ? PART + 1 : lost(one));
