@@ -10,10 +10,14 @@ from amp_doctor.diagnosis.profile import Device
 
 # What a dry run stands for: any GPU with Tensor Cores.
 EMULATED = Device("cuda", "", None, True, True)
+# The dry runs that are on: what is probed inside one is said to be emulated, whoever began it.
+dry_runs: list[object] = []
 
 
 def describe(device: torch.device | None) -> Device:
     """The device that the first parameters met lie on; the CPU when there are none."""
+    if dry_runs:
+        return EMULATED
     if device is not None and device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
         name = torch.cuda.get_device_name(device)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.amp import autocast_mode
 
+from amp_doctor.probe.device import dry_runs
 from amp_doctor.probe.dryrun_cuda import pretend
 from amp_doctor.probe.dryrun_devices import redirect
 from amp_doctor.probe.dryrun_kernels import Kernels
@@ -49,6 +50,7 @@ class DryRun:
         """From now on, in this thread."""
         # Before torch takes its kernels back, which it does at exit.
         atexit.register(self.stop)
+        dry_runs.append(self)
         self._kernels.install()
         pretend(self._patches)
         redirect(self._patches)
@@ -58,6 +60,8 @@ class DryRun:
     def stop(self) -> None:
         """Give everything back; twice is once."""
         atexit.unregister(self.stop)
+        if self in dry_runs:
+            dry_runs.remove(self)
         self._patches.undo()
         self._kernels.remove()
 

@@ -322,8 +322,8 @@ class Session:
         if self.device is None and parameter is not None:
             self.device = parameter.device
             # A dry run is calibrated in float32, which is no slower; a proof compares with it.
-            widened = self.settings.dry_run or self.trial
-            self.native_bf16 = describe(self.device).native_bf16 and not widened
+            found = describe(self.device)
+            self.native_bf16 = found.native_bf16 and not (found.emulated or self.trial)
 
     def _add_param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def add_param_group(optimizer: Any, param_group: Any) -> Any:

@@ -282,6 +282,15 @@ def test_the_share_lost_is_what_the_histogram_of_float32_foretold(name: str, fac
     assert scale > 1 or max(shares) > (0.002 if factor == 1 else 0.05)
 
 
+def test_a_probe_inside_a_dry_run_says_so_and_calibrates_in_float32() -> None:
+    profile: Profile = train("transformer", 10, 65536.0, mode="auto").profile
+    assert profile.device.emulated
+    assert profile.precision.calibrated
+    head = next(layer for layer in profile.layers if layer.name == "head")
+    assert head.sites["activation"].dtype == "float32"
+    assert head.observed["activation"].dtype == "float16"
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_scale_recommended_is_never_skipped_and_near_the_largest_that_is_not(name: str) -> None:
     scale = train(name, 50, 65536.0, mode="auto").recommendation.loss_scale.init_scale
