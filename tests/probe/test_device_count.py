@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from math import inf
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import nn
 
-from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.numerics.histogram import ExponentHistogram
 from amp_doctor.probe import Probe
 from amp_doctor.probe.device_count import DevicePool
+
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Profile
 
 CPU = torch.device("cpu")
 
