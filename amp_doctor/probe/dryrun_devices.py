@@ -46,6 +46,8 @@ def redirect(patches: Patches) -> None:
     for name, method in _METHODS.items():
         patches.replace(Tensor, name, method(getattr(Tensor, name)))
     patches.replace(Tensor, "is_cuda", property(lambda _: True))
+    # Of `Module.to`.
+    patches.replace(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to))
     patches.replace(torch, "Generator", _generator(torch.Generator))
     patches.replace(torch, "load", _loading(torch.load))
     patches.replace(_device.DeviceContext, "__init__", _first_placed(_device.DeviceContext.__init__))
@@ -91,6 +93,17 @@ def _to(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return _named(to, original)
+
+
+def _parse_to(original: Callable[..., Any]) -> Callable[..., Any]:
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (host(args[0]), *args[1:])
+        if kwargs.get("device") is not None:
+            kwargs["device"] = host(kwargs["device"])
+        return original(*args, **kwargs)
+
+    return _named(parse, original)
 
 
 def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -78,7 +78,11 @@ def test_tensors_are_made_and_moved_by_the_name_of_the_device(device: Any) -> No
         torch.ones(2).type("torch.cuda.HalfTensor"),
         nn.Linear(2, 2, device=device).weight,
         nn.Linear(2, 2).to(device).weight,
+        nn.Linear(2, 2).to(0).weight,
+        nn.Linear(2, 2).to(device=device, dtype=HALF).weight,
+        nn.Linear(2, 2).to(torch.ones(1, device=device, dtype=HALF)).weight,
         nn.Linear(2, 2).cuda().half().weight,
+        torch.ones(2, device=0),
     ]
     assert all(one.is_cuda and one.get_device() == 0 for one in made)
     assert {one.dtype for one in made} == {FP32, HALF}
