@@ -17,6 +17,7 @@ from amp_doctor.diagnosis.profile import Operator
 from amp_doctor.numerics.formats import BF16, FP16
 from amp_doctor.probe.dtypes import LOW
 from amp_doctor.probe.replay import Node, Replayed, name_of
+from amp_doctor.probe.write_graph import ADDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -97,9 +98,16 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     if lost > _LOST:
         # What is lost beside much larger values changes little.
         return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
-    if one.swallowed > _SWALLOWED:
+    if one.swallowed > _SWALLOWED or _running_sum(one):
         return Trouble(one, PRECISION, 0.4)
     return _amplified(one, inputs, form)
+
+
+def _running_sum(one: Node) -> bool:
+    """A single number that the script itself keeps in half and adds to: it stops growing, sooner or later."""
+    meta, name = one.node.meta, name_of(one.node)
+    kept = [i for i in one.inputs if i.meta.get("dtype") in LOW and not i.meta.get("shape")]
+    return name in ADDS and meta.get("dtype") in LOW and not meta.get("shape") and bool(kept)
 
 
 def _handed_on(trouble: Trouble, mended: set[fx.Node], one: Node) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
+from amp_doctor.probe.dtypes import LOW
 from amp_doctor.probe.recorded import Leaf, Recording, StepModule
 from amp_doctor.probe.tape import FUNCTION, ITEM, LEAF, Entry, Opaque, Ref, Tape
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from amp_doctor.probe.names import Names
 
+ADDS = frozenset("add add_ __add__ __radd__ __iadd__".split())
 # Passes that drop dead code leave these where they are.
 fx.node.has_side_effect(torch.random.set_rng_state)
 fx.node.has_side_effect(_exit_autocast)
@@ -155,10 +157,12 @@ class _Writer:
 
 
 def _needed(entries: list[Entry]) -> set[int]:
-    """The backward passes, what leads to them, and what changes memory that they read."""
+    """The backward passes, what leads to them, what changes memory that they read, and sums kept in half."""
     needed: set[int] = set()
     waiting = [number for number, entry in enumerate(entries) if entry.backward]
     last = max(waiting, default=-1)
+    if waiting:
+        waiting += [number for number, entry in enumerate(entries) if _adds_up_in_half(entry, entries)]
     changes = [n for n, entry in enumerate(entries[: last + 1]) if entry.mutates]
     while waiting:
         while waiting:
@@ -169,6 +173,16 @@ def _needed(entries: list[Entry]) -> set[int]:
         read = {entries[number].storage for number in needed if entries[number].storage}
         waiting = [n for n in changes if n not in needed and not read.isdisjoint(entries[n].mutates)]
     return needed
+
+
+def _adds_up_in_half(entry: Entry, entries: list[Entry]) -> bool:
+    """A statistic that a script keeps from step to step: no loss depends on it, but it goes wrong in half."""
+    name = entry.target if isinstance(entry.target, str) else getattr(entry.target, "__name__", "")
+    return (
+        name in ADDS
+        and entry.dtype in LOW
+        and any(entries[one].dtype in LOW and entries[one].kind == LEAF for one in _refs(entry.args))
+    )
 
 
 def _refs(value: Any) -> Iterator[int]:

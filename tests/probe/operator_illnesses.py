@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 # Name -> precision under which it shows, the operators that may be named, and the step.
 ILLNESSES: dict[str, tuple[str, tuple[str, ...], Callable[[], None]]] = {}
 
+KEPT = torch.zeros((), dtype=torch.float16)
+
 
 def enter(precision: str, *named: str) -> Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
     """`calculate` turns the output of a linear layer, 16 by 32, into a loss."""
@@ -130,3 +132,43 @@ def banned_loss(x: Tensor) -> Tensor:
 def cast_of_large_inputs(x: Tensor) -> Tensor:
     energies = (x + 14).float().exp()
     return F.linear(energies, torch.ones(4, 32) * 1e-6).mean()  # ILL
+
+
+@enter("O1/float16", "add_", "__iadd__")
+def statistic_kept_in_half(x: Tensor) -> Tensor:
+    loss = x.square().mean()
+    running = KEPT
+    running += loss.detach()  # ILL
+    return loss
+
+
+@enter("O1/float16", "add")
+def layer_norm_by_hand(x: Tensor) -> Tensor:
+    variance = x.var(1, keepdim=True)
+    return ((x - x.mean(1, keepdim=True)) / torch.sqrt(variance + 1e-12)).tanh().mean()  # ILL
+
+
+@enter("O1/float16", "matmul", "__matmul__")
+def unnormalised_weights_times_values(x: Tensor) -> Tensor:
+    weights = (3 * x @ x.T + 9).exp()
+    mixed = weights @ x  # ILL
+    return (mixed / weights.sum(1, keepdim=True)).square().mean()
+
+
+@enter("O1/float16", "einsum")
+def logits_by_einsum(x: Tensor) -> Tensor:
+    q = (500 * x).view(16, 4, 8)
+    logits = torch.einsum("bhd,bgd->bhg", q, q)  # ILL
+    return (logits * 1e-6).softmax(-1).square().sum()
+
+
+@enter("O1/float16", "sub", "__sub__", "rsub")
+def one_minus_almost_one(x: Tensor) -> Tensor:
+    share = torch.sigmoid(x + 8)
+    return (1 - share).mul(3000).square().mean()  # ILL
+
+
+@enter("O1/float16", "mul", "__mul__", "square")
+def squares_of_small_numbers(x: Tensor) -> Tensor:
+    small = 1e-4 * x
+    return (small * small).mean() * 1e8  # ILL
