@@ -8,6 +8,7 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis import recommendation
 from amp_doctor.diagnosis.serial import from_values
 from amp_doctor.errors import ProfileError
 
@@ -15,10 +16,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amp_doctor.diagnosis.profile import Profile
+    from amp_doctor.diagnosis.recommendation import Recommendation
 
 
 def read(name: str) -> Profile:
     """The profile in a file that `probe --profile` or `probe --output-format json` wrote."""
+    return from_values(_values(name), name)
+
+
+def proven(names: Sequence[str]) -> Recommendation | None:
+    """The recommendation in a JSON report, where it was tried: that is not to be had from the profile again."""
+    if len(names) != 1:
+        return None
+    values = _values(names[0])
+    told = values.get("recommendation") if isinstance(values, dict) else None
+    if not isinstance(told, dict) or not told.get("verified"):
+        return None
+    try:
+        return recommendation.from_values(told)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProfileError(f"{names[0]}: a broken recommendation: {type(error).__name__}: {error}") from error
+
+
+def _values(name: str) -> object:
     try:
         text = Path(name).read_text("utf-8")
     except OSError as error:
@@ -26,13 +46,13 @@ def read(name: str) -> Profile:
     except UnicodeDecodeError as error:
         raise ProfileError(f"{name}: not a profile of amp-doctor: not UTF-8 text") from error
     try:
-        values = json.loads(text)
+        values: object = json.loads(text)
     except json.JSONDecodeError as error:
         cut = " (cut off?)" if text and error.pos >= len(text.rstrip()) - 1 else ""
         raise ProfileError(f"{name}: not JSON: line {error.lineno}, {error.msg}{cut}") from error
     except RecursionError as error:
         raise ProfileError(f"{name}: not a profile of amp-doctor: nested too deeply") from error
-    return from_values(values, name)
+    return values
 
 
 def merged(names: Sequence[str]) -> Profile:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from amp_doctor.cli.diagnosed import Destination, report_options
-from amp_doctor.cli.profiles import merged
+from amp_doctor.cli.profiles import merged, proven
 
 
 @click.command("report")
@@ -25,4 +25,4 @@ def command(**options: Any) -> int:
         from amp_doctor.cli.probe import beside
 
         destination = replace(destination, lint=beside(profile.script))
-    return destination.deliver(profile, options["fail_on"])
+    return destination.deliver(profile, options["fail_on"], advice=proven(options["profiles"]))

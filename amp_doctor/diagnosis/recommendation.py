@@ -97,3 +97,23 @@ def to_values(recommendation: Recommendation) -> dict[str, Any]:
     for run in values["verified"]["runs"] if values["verified"] else ():
         run["loss"] = [value if isfinite(value) else str(value) for value in run["loss"]]
     return values
+
+
+def from_values(values: dict[str, Any]) -> Recommendation:
+    """The recommendation that JSON values stand for; KeyError, TypeError or ValueError when they are broken."""
+    scale, proof = values["loss_scale"], values["verified"]
+    ends = scale["admissible"]
+    return Recommendation(
+        **{
+            **values,
+            "loss_scale": LossScale(**{**scale, "admissible": tuple(ends) if ends else None}),
+            "keep_fp32": tuple(KeepFP32(**one) for one in values["keep_fp32"]),
+            "reasons": tuple(values["reasons"]),
+            "would_change": tuple(values["would_change"]),
+            "verified": Verified(**{**proof, "runs": tuple(map(_run, proof["runs"]))}) if proof else None,
+        }
+    )
+
+
+def _run(values: dict[str, Any]) -> Run:
+    return Run(**{**values, "loss": tuple(map(float, values["loss"]))})
