@@ -49,7 +49,21 @@ def machine(device: Device) -> Machine:
 
 
 def speed(profile: Profile) -> dict[str, str]:
-    """What to expect of reduced precision, in words, and why."""
+    """What to expect of reduced precision, in words, and why; a replayed step gives ranges per GPU as well."""
+    return {**_expected(profile), **_estimated(profile)}
+
+
+def _estimated(profile: Profile) -> dict[str, str]:
+    replay = profile.replay
+    if replay is None or not replay.flops or not replay.speed:
+        return {}
+    ranges = ", ".join(f"{gpu} {low:.1f}x to {high:.1f}x" for gpu, (low, high) in replay.speed.items())
+    shares = f"{100 * replay.tensor_cores:.0f} % of the FLOPs on Tensor Cores"
+    slow = f", {100 * (1 - replay.aligned):.0f} % of those off the multiples of 8" if replay.aligned < 0.995 else ""
+    return {"replayed": f"under O1 {ranges}; {shares}{slow}, {replay.casts} casts; {replay.assumptions}"}
+
+
+def _expected(profile: Profile) -> dict[str, str]:
     here = machine(profile.device)
     size = profile.memory
     small = 0 < size.parameters < SMALL_MODEL and 0 < size.widest < SMALL_PRODUCT

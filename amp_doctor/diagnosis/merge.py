@@ -45,6 +45,7 @@ def merged(a: Profile, b: Profile) -> Profile:
         ),
         memory=max(a.memory, b.memory, key=lambda one: (one.parameters, one.saved_bytes or 0, repr(one))),
         notes=tuple(sorted({*a.notes, *b.notes})),
+        replay=max(filter(None, (a.replay, b.replay)), key=repr, default=None),
     )
 
 

@@ -180,6 +180,10 @@ class Device:
     emulated: bool = False
 
 
+# What a dry run stands for: any GPU with Tensor Cores.
+EMULATED = Device("cuda", "", None, True, True)
+
+
 @dataclass(frozen=True, slots=True)
 class Precision:
     """What the script itself asked for: autocast dtypes it entered, whether a GradScaler scaled, dtypes of the weights.
@@ -209,6 +213,26 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Replay:
+    """One recorded step under O1 in float16, against FP32: relative errors, and what it would bring.
+
+    `tensor_cores` is the share of the FLOPs that are half products, `aligned` the share of those whose dimensions are
+    multiples of 8; `speed` maps a GPU to the ends of the speed-up, under `assumptions`. `keep` names the operators that
+    must stay in FP32, as found by trying.
+    """
+
+    loss_error: float = 0.0
+    gradient_error: float = 0.0
+    casts: int = 0
+    flops: int = 0
+    tensor_cores: float = 0.0
+    aligned: float = 0.0
+    speed: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    assumptions: str = ""
+    keep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Everything a probed run has seen; see DESIGN section 6 for the JSON."""
 
@@ -230,6 +254,7 @@ class Profile:
     precision: Precision = field(default_factory=Precision)
     memory: Memory = field(default_factory=Memory)
     notes: tuple[str, ...] = ()
+    replay: Replay | None = None
 
     def __add__(self, other: Profile) -> Profile:
         from amp_doctor.diagnosis.merge import merged

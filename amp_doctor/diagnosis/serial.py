@@ -16,6 +16,7 @@ from amp_doctor.diagnosis.profile import (
     OptimizerLog,
     Precision,
     Profile,
+    Replay,
     ScalerEvent,
     Site,
     Source,
@@ -53,6 +54,7 @@ def to_values(profile: Profile) -> dict[str, Any]:
         "precision": asdict(profile.precision),
         "memory": asdict(profile.memory),
         "notes": list(profile.notes),
+        **({"replay": _replay_values(profile.replay)} if profile.replay is not None else {}),
     }
 
 
@@ -97,6 +99,7 @@ def _profile(values: dict[str, Any]) -> Profile:
         precision=Precision(**_tuples(values["precision"])),
         memory=Memory(**values["memory"]),
         notes=tuple(values["notes"]),
+        replay=_replay(values.get("replay")),
     )
 
 
@@ -191,3 +194,22 @@ def _source(values: dict[str, Any] | None) -> Source | None:
 def _number(value: float) -> float | str:
     """JSON has no NaN and no infinity; `float()` reads these words back."""
     return "nan" if isnan(value) else ("inf" if value > 0 else "-inf") if isinf(value) else value
+
+
+def _replay_values(replay: Replay) -> dict[str, Any]:
+    errors = {"loss_error": _number(replay.loss_error), "gradient_error": _number(replay.gradient_error)}
+    return {**asdict(replay), **errors}
+
+
+def _replay(values: dict[str, Any] | None) -> Replay | None:
+    if values is None:
+        return None
+    return Replay(
+        **{
+            **values,
+            "loss_error": float(values["loss_error"]),
+            "gradient_error": float(values["gradient_error"]),
+            "speed": {gpu: (float(low), float(high)) for gpu, (low, high) in values["speed"].items()},
+            "keep": tuple(values["keep"]),
+        }
+    )

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from amp_doctor.diagnosis.profile import Replay
 from amp_doctor.probe.device_count import on_host
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator, Profile
+    from amp_doctor.probe.examine import Examined
     from amp_doctor.probe.record import Recorder
     from amp_doctor.probe.session import Session
 
@@ -77,6 +79,7 @@ class Replaying:
             profile = replace(
                 profile,
                 operators=_joined(profile.operators, examined.operators),
+                replay=_summary(examined),
                 seconds=round(profile.seconds + time.perf_counter() - began, 3),
             )
         except Exception as error:  # noqa: BLE001 - the profile is worth having without it
@@ -94,6 +97,28 @@ def _joined(seen: tuple[Operator, ...], replayed: tuple[Operator, ...]) -> tuple
     first = [one for one in joined if one.trouble == "overflow" and one.precision.startswith("O1")]
     rest = [one for one in joined if one not in first]
     return (*first, *largest.values(), *rest)[:_OPERATORS]
+
+
+def _summary(examined: Examined) -> Replay | None:
+    """The numbers of O1 in float16."""
+    from amp_doctor.probe.gains import gains
+
+    if not examined.replays:
+        return None
+    first = examined.replays[0]
+    found = gains(first)
+    errors = [abs(wide - low) / abs(wide) for wide, low in first.losses if wide]
+    return Replay(
+        max(errors, default=0.0),
+        first.gradient_error,
+        found.casts,
+        found.flops,
+        found.tensor_cores,
+        found.aligned,
+        found.speed,
+        found.assumptions,
+        tuple(f"{one.layer}: {one.operator}" if one.layer else one.operator for one in examined.kept or ()),
+    )
 
 
 def _distributed() -> bool:
