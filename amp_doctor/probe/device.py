@@ -6,10 +6,8 @@ import platform
 
 import torch
 
-from amp_doctor.diagnosis.profile import Device
+from amp_doctor.diagnosis.profile import EMULATED, Device
 
-# What a dry run stands for: any GPU with Tensor Cores.
-EMULATED = Device("cuda", "", None, True, True)
 # The dry runs that are on: what is probed inside one is said to be emulated, whoever began it.
 dry_runs: list[object] = []
 

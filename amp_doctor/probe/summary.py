@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from amp_doctor.diagnosis.profile import (
+    EMULATED,
     ROLES,
     UPDATE,
     WEIGHT,
@@ -19,7 +20,7 @@ from amp_doctor.diagnosis.profile import (
     Site,
     Steps,
 )
-from amp_doctor.probe.device import EMULATED, describe
+from amp_doctor.probe.device import describe
 from amp_doctor.probe.weights import optimizer_log
 
 if TYPE_CHECKING:

@@ -335,6 +335,23 @@ def test_ranks_that_ask_for_nccl_are_joined_by_gloo(tmp_path: Path) -> None:
     assert found["precision"]["scaler"] is True
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('no torch')\n",
+        "import torch\nraise ValueError\n",
+        (
+            "import torch.multiprocessing as mp\ndef work(rank):\n    raise ValueError\n"
+            "if __name__ == '__main__':\n    mp.spawn(work, nprocs=1)\n"
+        ),
+    ],
+)
+def test_a_run_without_a_step_is_said_to_be_emulated_too(tmp_path: Path, code: str) -> None:
+    run = probed(tmp_path, "--dry-run", "cuda", write(tmp_path, code))
+    assert run.report is not None
+    assert run.report.startswith("Emulated:")
+
+
 def test_without_the_option_nothing_is_emulated(tmp_path: Path) -> None:
     run = probed(tmp_path, CLIENT)
     assert run.status == 1
