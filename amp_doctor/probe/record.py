@@ -7,6 +7,7 @@ TorchScript) is not seen; its results enter as recorded values, with a note.
 
 from __future__ import annotations
 
+import sys
 import types
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,9 @@ class Recorder(TorchFunctionMode):
         self._tape = Tape(limit)
         self._hidden = 0
         self._stepping = hidden
-        self._unrolled = 0
+        self._optimizing = self._unrolled = 0
+        # torch.compile's switch, while compiled functions run eagerly so that their calls are seen.
+        self._compiled: bool | None = None
         self._on = self._installed = False
         self._modules: list[nn.Module] = []
         self._handles: list[Any] = []
@@ -104,6 +107,9 @@ class Recorder(TorchFunctionMode):
             return recorder._apply(cls, super(_SingleLevelFunction, cls).apply, args, kwargs)  # type: ignore[misc]
 
         _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None:
+            self._compiled, dynamo.config.disable = dynamo.config.disable, True
         self._on = self._installed = True
         self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -118,6 +124,8 @@ class Recorder(TorchFunctionMode):
         if not self._installed:
             return
         self._installed = False
+        if self._compiled is not None:
+            sys.modules["torch._dynamo"].config.disable, self._compiled = self._compiled, None
         if _get_current_function_mode() is self:
             self.__exit__(None, None, None)
         del _SingleLevelFunction.apply  # type: ignore[attr-defined]
@@ -243,13 +251,14 @@ class Recorder(TorchFunctionMode):
         if self._hidden or in_backward():
             return True
         # A closure that an optimizer calls is part of the step; the optimizer's own arithmetic is not.
-        return self._stepping is not None and self._stepping() and not torch.is_grad_enabled()
+        stepping = self._stepping() if self._stepping is not None else self._optimizing > 0
+        return stepping and not torch.is_grad_enabled()
 
     def _hide(self, *_: Any) -> None:
-        self._hidden += 1
+        self._optimizing += 1
 
     def _show(self, *_: Any) -> None:
-        self._hidden = max(0, self._hidden - 1)
+        self._optimizing = max(0, self._optimizing - 1)
 
     def _unseen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def unseen(*args: Any, **kwargs: Any) -> Any:

@@ -408,3 +408,22 @@ def stochastic_depth() -> tuple[nn.Module, Step]:
         return F.cross_entropy(model[2](hidden + kept * model[1](hidden).relu()), torch.randint(0, 2, (32,)))
 
     return stepping(model, loss)
+
+
+@enter
+def lbfgs() -> tuple[nn.Module, Step]:
+    """Several forward and backward passes inside one step of the optimizer, whose own arithmetic is no part of it."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    x = torch.randn(8, 4)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    def step() -> None:
+        optimizer.step(closure)
+
+    return model, step

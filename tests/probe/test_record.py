@@ -187,3 +187,14 @@ def test_gradients_are_not_part_of_the_graph_but_clipping_does_no_harm() -> None
     _, step = prepared("resnet")
     names = {getattr(node.target, "__name__", node.target) for node in record(step).graph_module.graph.nodes}
     assert not any("vector_norm" in name or "foreach" in name for name in names)
+
+
+def test_a_compiled_model_is_recorded_as_it_runs_eagerly_and_compiles_again_afterwards() -> None:
+    model, _ = small()
+    compiled = torch.compile(model.forward, backend="eager")
+    before = torch._dynamo.config.disable
+    recording = record(lambda: compiled(torch.randn(4, 4)).sum().backward())
+    assert torch._dynamo.config.disable == before
+    assert recording.notes == ()
+    assert [node.target for node in recording.graph_module.graph.nodes].count(torch.tanh) == 1
+    assert replay_exactly(recording).exact
