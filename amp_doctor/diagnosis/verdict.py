@@ -110,7 +110,8 @@ def _by_loss(full: Run, tried: Run, again: Run | None, length: int) -> Judgement
         noise, _ = distance(full.loss[:length], again.loss[:length], 0)
         if 2 * noise >= far:
             apart = f"two FP32 runs lie {percent(noise)} apart themselves"
-            return Judgement(INCONCLUSIVE, f"the script does not repeat itself: {apart}; {told}")
+            hint = "one that resumes from files it writes does with --scratch"
+            return Judgement(INCONCLUSIVE, f"the script does not repeat itself ({hint}): {apart}; {told}")
     if bias < 0:
         return Judgement(INCONCLUSIVE, f"the losses differ, but are not higher than in FP32: {told}")
     return Judgement(REFUTED, told)
