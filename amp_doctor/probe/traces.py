@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 HOME = os.path.dirname(os.path.abspath(amp_doctor.__file__)) + os.sep  # noqa: PTH100, PTH120
 
+_OVERRIDES = os.sep + os.path.join("torch", "overrides.py")  # noqa: PTH118
+
 # Where the standard library and installed packages are.
 _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + os.sep for name in _LIBRARIES})
@@ -53,7 +55,11 @@ def peel(error: BaseException) -> None:
 def _peeled(trace: TracebackType | None) -> TracebackType | None:
     kept = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(HOME):
+        code = trace.tb_frame.f_code
+        if code.co_name == "handle_torch_function" and code.co_filename.endswith(_OVERRIDES):
+            # A function of torch has handed itself to one of our modes, and is called again from there.
+            kept[-1:] = []
+        elif not code.co_filename.startswith(HOME):
             kept.append(trace)
         trace = trace.tb_next
     following = None
