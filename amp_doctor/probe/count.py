@@ -6,12 +6,9 @@ sign masked: half the memory traffic, and no conversion (about half a nanosecond
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from math import inf
 from typing import Any
 
@@ -27,9 +24,9 @@ NONFINITE = FIELDS - 1
 _UPPER = 1 if sys.byteorder == "little" else 0
 # Below this many elements the table of all upper halves costs more than the second shift that avoids it.
 _SMALL = 16_384
-# From here on a second thread pays for being woken.
-_LARGE = 1 << 18
-_PIECE = 1 << 17
+# Elements that are masked at once, in memory that is used again, and those searched at once for the smallest.
+_PIECE = 1 << 19
+_SEARCHED = 1 << 17
 # 0, 1, 2, 3 as four int16 in an int64.
 _SPREAD = 0x0003_0002_0001_0000
 _SMALLEST_NORMAL = 2.0**-126
@@ -80,17 +77,8 @@ def fields(values: Tensor, *, sparse: bool = False) -> tuple[Tensor, Tensor | No
     """
     if values.numel() < _SMALL:
         return torch.bincount((upper_halves(values) >> 7).bitwise_and_(0xFF), minlength=FIELDS), None
-    halves = _halves(values, sparse)
+    halves = _bincount(values, sparse)
     return halves.view(FIELDS, 128).sum(1), halves
-
-
-def _halves(values: Tensor, sparse: bool) -> Tensor:
-    """`bincount` runs in one thread: of a large tensor the second half is counted by another meanwhile."""
-    if values.numel() < _LARGE or torch.get_num_threads() == 1:
-        return _bincount(values, sparse)
-    middle = values.numel() // 2
-    other = _helper(os.getpid()).submit(_bincount, values[middle:], sparse)
-    return _bincount(values[:middle], sparse).add_(other.result())
 
 
 def _bincount(values: Tensor, sparse: bool) -> Tensor:
@@ -98,15 +86,11 @@ def _bincount(values: Tensor, sparse: bool) -> Tensor:
     total = None
     for piece in values.split(_PIECE):
         size = piece.numel()
-        if values.dtype is torch.float32 and not sparse:
-            halves = torch.bitwise_and(piece.view(torch.int32), 0x7FFF_FFFF, out=_memory.wide[:size])
-            halves.bitwise_right_shift_(16)
-        else:
-            halves = torch.bitwise_and(upper_halves(piece), 0x7FFF, out=_memory.narrow[:size])
-            if sparse:
-                # Increments of one counter wait for each other, so that zeros would take three times as long as
-                # other values: every four neighbours take different counters, by their last two bits.
-                halves[: size // 4 * 4].view(torch.int64).bitwise_xor_(_SPREAD)
+        halves = torch.bitwise_and(upper_halves(piece), 0x7FFF, out=_memory.halves[:size])
+        if sparse:
+            # Increments of one counter wait for each other, so that zeros would take three times as long as
+            # other values: every four neighbours take different counters, by their last two bits.
+            halves[: size // 4 * 4].view(torch.int64).bitwise_xor_(_SPREAD)
         counted = torch.bincount(halves, minlength=FIELDS << 7)
         total = counted if total is None else total.add_(counted)
     return total  # type: ignore[return-value]  # a tensor has a piece
@@ -118,14 +102,7 @@ class _Memory(threading.local):
     def __init__(self) -> None:
         # An inference tensor could not be written to outside of inference mode.
         with torch.inference_mode(mode=False):
-            self.wide = torch.empty(_PIECE, dtype=torch.int32, device="cpu")
-            self.narrow = torch.empty(_PIECE, dtype=torch.int16, device="cpu")
-
-
-@cache
-def _helper(_process: int) -> ThreadPoolExecutor:
-    """One thread per process: threads do not survive a fork."""
-    return ThreadPoolExecutor(1, "amp-doctor-count")
+            self.halves = torch.empty(_PIECE, dtype=torch.int16, device="cpu")
 
 
 def smallest(values: Tensor) -> float:
@@ -137,7 +114,7 @@ def smallest(values: Tensor) -> float:
     whole = torch.int32 if values.dtype is torch.float32 else torch.int16
     largest = torch.iinfo(whole).max
     # In pieces: fresh memory for a copy of a large tensor costs four times what is done with it.
-    pieces = values.view(whole).split(_PIECE) if values.numel() > _PIECE else (values.view(whole),)
+    pieces = values.view(whole).split(_SEARCHED) if values.numel() > _SEARCHED else (values.view(whole),)
     lows = [(piece & largest).sub_(1).bitwise_and_(largest).min() for piece in pieces]
     bits = lows[0] if len(lows) == 1 else torch.stack(lows).min()
     return inf if int(bits) == largest else float(bits.add_(1).view(values.dtype))
