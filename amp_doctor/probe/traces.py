@@ -53,7 +53,7 @@ def peel(error: BaseException) -> None:
 
 
 def _peeled(trace: TracebackType | None) -> TracebackType | None:
-    kept = []
+    kept: list[TracebackType] = []
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_name == "handle_torch_function" and code.co_filename.endswith(_OVERRIDES):
