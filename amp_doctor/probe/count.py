@@ -1,21 +1,32 @@
 """Tensor -> exponent counts and extremes.
 
-Counting is what a probe costs. On the CPU the upper half of a float32, read as int16, goes through `bincount` with its
-sign masked: half the memory traffic, and no conversion (about half a nanosecond per element, measured on torch 2.13).
+Counting is what a probe costs. With Numba one compiled loop does it (loop.py: 0.3 nanoseconds per element, measured).
+Without, the upper half of a float32, read as int16, goes through `bincount` with its sign masked: half the memory
+traffic, and no conversion (half a nanosecond, and ten microseconds per tensor).
 """
 
 from __future__ import annotations
 
+import importlib
 import struct
 import sys
 import threading
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from amp_doctor.numerics.histogram import ExponentHistogram
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+loop: ModuleType | None
+try:
+    loop = importlib.import_module("amp_doctor.probe.loop")
+except ImportError:  # Numba is not installed, or does not know this version of numpy or Python
+    loop = None
 
 FIELDS = 256
 BIAS = 127
@@ -155,7 +166,7 @@ class Tally:
         self._reset()
 
     def _reset(self) -> None:
-        self._sum: Tensor | None = None
+        self._sum: Any = None  # int64[256], a tensor or an array
         self._zeros = 0
         self._amax = 0.0
         self._amin = self._low = inf
@@ -179,6 +190,34 @@ class Tally:
             return bool(counts.nan or counts.inf)
         if values.dtype is not torch.float32 and values.dtype is not torch.bfloat16:
             values = values.float()  # exact for every narrower format
+        return self._add_by_operators(values) if loop is None else self._add_in_one_pass(values.float(), loop)
+
+    def histogram(self) -> ExponentHistogram:
+        """Everything counted so far."""
+        self._settle()
+        return self._rare
+
+    def _add_in_one_pass(self, values: Tensor, loop: ModuleType) -> bool:
+        bits = values.view(torch.int32).numpy()
+        if self._sum is None:
+            self._sum = torch.zeros(FIELDS, dtype=torch.int64, device="cpu").numpy()
+        tiny, nonfinite, largest, lowest, smallest_bits = loop.count(bits, self._sum)
+        if nonfinite:
+            self._add_nonfinite(values, nonfinite)
+            values = values[values.isfinite()]
+            if not values.numel():
+                return True
+            # Once more, for the extremes of what is finite.
+            *_, largest, lowest, smallest_bits = loop.count(values.view(torch.int32).numpy(), self._sum.copy())
+        least = inf if smallest_bits == loop.NOTHING else loop.number(smallest_bits + 1)
+        self._amin = min(self._amin, least)
+        self._reach(loop.number(lowest), loop.number(largest))
+        if tiny:
+            self._add_tiny(values, tiny, subnormal=least < _SMALLEST_NORMAL)
+        return bool(nonfinite)
+
+    def _add_by_operators(self, values: Tensor) -> bool:
+        """Extremes are searched for only in a tensor that may move them."""
         counted, halves = fields(values, sparse=self._sparse)
         mixed = 3 if self._sparse else 0
         # Summed as a tensor, looked at as a list: both are cheaper than adding lists.
@@ -193,21 +232,15 @@ class Tally:
             if not values.numel():
                 return True
         if seen[0]:
-            self._add_tiny(values, seen[0], int(halves[: mixed + 1].sum()) if halves is not None else 0)
+            zeros = int(halves[: mixed + 1].sum()) if halves is not None else 0
+            self._add_tiny(values, seen[0], subnormal=zeros != seen[0] and smallest(values) < _SMALLEST_NORMAL)
             self._sparse = seen[0] > values.numel() // 4
         if self._reaches_out(seen, halves, mixed):
-            low, high = (limit.item() for limit in torch.aminmax(values))
-            self._low, self._high = min(self._low, low), max(self._high, high)
-            self._amax = max(self._amax, high, -low)
+            self._reach(*(limit.item() for limit in torch.aminmax(values)))
             self._outside = min(_half(self._high), _half(-self._low))
         if self._reaches_down(seen, halves, mixed):
             self._amin = min(self._amin, smallest(values))
         return bool(seen[NONFINITE])
-
-    def histogram(self) -> ExponentHistogram:
-        """Everything counted so far."""
-        self._settle()
-        return self._rare
 
     def _settle(self) -> None:
         if self._sum is not None:
@@ -238,14 +271,18 @@ class Tally:
             return bool(seen[field])
         return any(halves[field << 7 : (_half(self._amin) | mixed) + 1].tolist())
 
+    def _reach(self, low: float, high: float) -> None:
+        self._low, self._high = min(self._low, low), max(self._high, high)
+        self._amax = max(self._amax, high, -low)
+
     def _add_nonfinite(self, values: Tensor, total: int) -> None:
         nan = int(values.isnan().sum())
         positive = int((values == inf).sum())
         self._rare += ExponentHistogram(nan=nan, positive_inf=positive, negative_inf=total - nan - positive)
 
-    def _add_tiny(self, values: Tensor, total: int, zeros: int) -> None:
+    def _add_tiny(self, values: Tensor, total: int, *, subnormal: bool) -> None:
         """An exponent field of 0 is a zero or a float32 subnormal."""
-        if zeros != total and smallest(values) < _SMALLEST_NORMAL:
+        if subnormal:
             tiny = values[values.abs() < _SMALLEST_NORMAL]
             self._rare += exact(tiny.double()).shifted(-self._shift)
         else:

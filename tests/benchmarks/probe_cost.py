@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from amp_doctor.probe import Probe
+from amp_doctor.probe import Probe, count
 from amp_doctor.probe.count import Tally
 from tests.benchmarks.step_models import MODELS
 
@@ -69,9 +69,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--cpu-time", action="store_true", help="processor seconds: steadier on a busy machine")
+    parser.add_argument("--without-numba", action="store_true", help="count as it goes where Numba is not installed")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--profile", action="store_true")
     chosen = parser.parse_args(arguments)
+    if chosen.without_numba:
+        count.loop = None
+    print("counted by operators of torch" if count.loop is None else "counted in one pass, with Numba")
     if chosen.profile:
         for name in chosen.models:
             print(f"{name}\n{profiled(MODELS[name](chosen.device)[1])}")
