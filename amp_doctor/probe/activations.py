@@ -109,7 +109,7 @@ class Activations:
             values = countable(tensor)
             if values is None or self._already(tensor):
                 continue
-            self._session.count(record, ACTIVATION, values, "forward")
+            self._session.sites.add(record, ACTIVATION, values, "forward")
             # The gradient of a loss with respect to itself is 1, whatever the model.
             if tensor.requires_grad and tensor.dim() and not record.is_loss:
                 tensor.register_hook(partial(self._gradient, record))
@@ -127,7 +127,7 @@ class Activations:
             with session.guard("activation gradients"), torch._C.DisableTorchFunction():
                 values = countable(gradient)
                 if values is not None:
-                    session.count(record, ACTIVATION_GRAD, values, "backward", scaled=True)
+                    session.sites.add(record, ACTIVATION_GRAD, values, "backward", scaled=True)
 
 
 def tensors(output: Any, depth: int = 3) -> Iterator[Tensor]:

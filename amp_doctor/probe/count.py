@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from amp_doctor.numerics.histogram import ExponentHistogram
+from amp_doctor.probe.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -182,7 +183,7 @@ class Tally:
             self._settle()
             self._shift = shift
         if not self.dtype:
-            self.dtype = str(tensor.dtype).removeprefix("torch.")
+            self.dtype = dtype_name(tensor.dtype)
         values = flat(tensor)
         if values.dtype is torch.float64:
             counts = exact(values)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from amp_doctor.numerics.histogram import ExponentHistogram
 from amp_doctor.probe.count import BIAS, NONFINITE, flat, upper_halves
+from amp_doctor.probe.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +111,7 @@ class DeviceTally:
                 pass  # rare: two scales within a step; what was met is in the counts all the same
             self._shift = shift
         if not self.dtype:
-            self.dtype = str(tensor.dtype).removeprefix("torch.")
+            self.dtype = dtype_name(tensor.dtype)
         values = flat(tensor)
         if values.dtype is not torch.float32 and values.dtype is not torch.bfloat16:
             values = values.float()

@@ -1,4 +1,4 @@
-"""Arguments and results in another dtype, inside tuples, lists and dicts."""
+"""Names of dtypes; arguments and results in another dtype, inside tuples, lists and dicts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import torch
 from torch import Tensor
 
 LOW = (torch.float16, torch.bfloat16)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As profiles have it: float32."""
+    return str(dtype).removeprefix("torch.")
 
 
 def widened(value: Any, *, dtypes: bool = True) -> Any:

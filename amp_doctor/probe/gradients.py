@@ -90,7 +90,7 @@ class Gradients:
             record = self._session.names.owner(parameter)
             values = countable(gradient) if self._session.wanted(record) else None
             if values is not None:
-                self._session.count(record, WEIGHT_GRAD, values, "backward", scaled=True)
+                self._session.sites.add(record, WEIGHT_GRAD, values, "backward", scaled=True)
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:

@@ -19,6 +19,7 @@ from amp_doctor.diagnosis.profile import Operator
 from amp_doctor.numerics.formats import FP16
 from amp_doctor.probe.count import countable
 from amp_doctor.probe.device_count import on_host
+from amp_doctor.probe.dtypes import dtype_name
 from amp_doctor.probe.names import calling_line
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class OperatorLog:
 
     def note(self, name: str, record: Any, values: Tensor) -> None:
         """Keep the result when it would overflow; a lone negative side is an attention mask."""
-        dtype = str(values.dtype).removeprefix("torch.")
+        dtype = dtype_name(values.dtype)
         if not on_host(values.device):
             self._waiting.append(((name, record, calling_line()), dtype, values.abs().amax().float()))
             return

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.amp.autocast_mode import autocast
 from torch.amp.grad_scaler import GradScaler
 
+from amp_doctor.probe.dtypes import dtype_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -133,7 +135,7 @@ class Scalers:
         def enter(region: autocast) -> Any:
             if not self._session.active or not region._enabled:
                 return original(region)
-            self.autocast.add(str(region.fast_dtype).removeprefix("torch."))
+            self.autocast.add(dtype_name(region.fast_dtype))
             if not self._session.calibrating or region.fast_dtype is torch.float64:
                 return original(region)
             self.widened = True

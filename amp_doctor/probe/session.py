@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from amp_doctor.diagnosis.profile import ACTIVATION, ACTIVATION_GRAD
 from amp_doctor.probe.activations import Activations
-from amp_doctor.probe.count import Tally
 from amp_doctor.probe.device import describe
-from amp_doctor.probe.device_count import DevicePool, DeviceTally, on_host
 from amp_doctor.probe.eager import Eager
 from amp_doctor.probe.gradients import Gradients
-from amp_doctor.probe.names import Names, Record
+from amp_doctor.probe.names import Names
 from amp_doctor.probe.nonfinite import Nonfinite
 from amp_doctor.probe.operators import OperatorLog
 from amp_doctor.probe.patches import Patches
@@ -26,6 +23,7 @@ from amp_doctor.probe.replaying import Replaying
 from amp_doctor.probe.saved import SavedTensors, in_backward, others_hooked
 from amp_doctor.probe.scaler import Scalers
 from amp_doctor.probe.settings import AUTO, CALIBRATE, Settings, Stop
+from amp_doctor.probe.sites import Sites
 from amp_doctor.probe.steps import Attempts, StepCounter
 from amp_doctor.probe.summary import profile_of
 from amp_doctor.probe.weights import Weights
@@ -33,16 +31,14 @@ from amp_doctor.probe.weights import Weights
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from amp_doctor.diagnosis.profile import Profile
     from amp_doctor.probe.impose import Imposed
+    from amp_doctor.probe.names import Record
 
 # Backward passes without a step of torch.optim after which they are taken for steps themselves.
 _PATIENCE = 200
-# So many calls of one module in a step are counted in full, then one of so many.
-_CALLS = 64
-_SPARSE = 16
 
 
 class Session:
@@ -58,6 +54,7 @@ class Session:
         self.on_step: Callable[[int, int], None] | None = None
         self.firm_end: Callable[[], None] = lambda: None
         self.names = Names()
+        self.sites = Sites(self)
         self.activations = Activations(self)
         self.gradients = Gradients(self)
         self.scalers = Scalers(self)
@@ -77,9 +74,6 @@ class Session:
         self.profile: Profile | None = None
         self._on_end = on_end
         self._patches = Patches()
-        self._calls: dict[Tally | DeviceTally, int] = {}
-        self._pools: dict[torch.device, DevicePool] = {}
-        self._phases: dict[DeviceTally, tuple[Record, str]] = {}
         self._off: set[str] = set()
         self._saved: SavedTensors | None = None
         self._backwards = 0
@@ -154,56 +148,10 @@ class Session:
             self.names.full(record), self.settings.layers
         )
 
-    def tally(self, record: Record, role: str, device: torch.device, *, sampled: bool = False) -> Tally | DeviceTally:
-        """Where a role of a layer is counted: what is seen in reduced precision after calibration stays apart."""
-        tallies = record.tallies
-        if self.settings.mode == AUTO and not self.calibrating and (self.scalers.used or self.scalers.autocast):
-            tallies = record.observed
-        tally = tallies.get(role)
-        if tally is None:
-            if on_host(device):
-                tally = tallies[role] = Tally()
-            else:
-                tally = tallies[role] = self._pool(device).tally()
-        tally.sampled |= sampled
-        return tally
-
-    def count(self, record: Record, role: str, values: Tensor, phase: str, *, scaled: bool = False) -> None:
-        """Count a tensor; gradients come multiplied by the loss scale in force."""
-        tally = self.tally(record, role, values.device)
-        if role in (ACTIVATION, ACTIVATION_GRAD) and self._passes(tally):
-            return
-        if isinstance(tally, DeviceTally):
-            # The first of a step to touch the site: what the step's counts show is filed under it.
-            self._phases.setdefault(tally, (record, phase))
-        rest = self.gradients.rest if scaled else 1.0
-        if rest != 1.0:
-            tally.dtype = tally.dtype or str(values.dtype).removeprefix("torch.")
-            values = (values if values.dtype is torch.float64 else values.float()) / rest
-        if tally.add(values, self.gradients.shift if scaled else 0):
-            self.nonfinite.met(record, phase, values)
-
-    def _passes(self, tally: Tally | DeviceTally) -> bool:
-        """Whether to leave out a call: a cell called for every element of a sequence is sampled after a while."""
-        calls = self._calls[tally] = self._calls.get(tally, 0) + 1
-        if calls <= _CALLS or calls % _SPARSE == 0:
-            return False
-        tally.sampled = True
-        return True
-
     def read_devices(self) -> None:
         """Read what the step has counted on GPUs: the one time the host waits."""
-        for pool in self._pools.values():
-            for tally, nan, positive, _negative in pool.read():
-                record, phase = self._phases[tally]
-                self.nonfinite.counted(record, phase, nan=nan > 0, positive=positive > 0)
-        self._phases.clear()
+        self.sites.read_devices()
         self.operators.read()
-
-    def _pool(self, device: torch.device) -> DevicePool:
-        if device not in self._pools:
-            self._pools[device] = DevicePool(device)
-        return self._pools[device]
 
     # --- what the collectors report -----------------------------------------------------------------------------
 
@@ -261,7 +209,7 @@ class Session:
         with self.guard("device counts"):
             self.read_devices()
         self.step += 1
-        self._calls.clear()
+        self.sites.step_ends()
         self.nonfinite.step_ends(skipped)
         if self.on_step is not None:
             self.on_step(self.step, self.settings.steps)

@@ -21,6 +21,7 @@ from amp_doctor.diagnosis.profile import (
     Steps,
 )
 from amp_doctor.probe.device import describe
+from amp_doctor.probe.dtypes import dtype_name
 from amp_doctor.probe.weights import optimizer_log
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def profile_of(session: Session, how: str, seconds: float) -> Profile:
     settings, first = session.settings, session.steps.first
     for module, record in session.names.modules():
         record.buffers = {
-            name: _name(buffer.dtype)
+            name: dtype_name(buffer.dtype)
             for name, buffer in module._buffers.items()
             if isinstance(buffer, Tensor) and buffer.is_floating_point()
         }
@@ -132,7 +133,3 @@ def _notes(session: Session) -> list[str]:
     if not session.steps.logs:
         notes.append("no optimizer step was seen")
     return notes
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -15,7 +15,7 @@ import torch
 from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.profile import Operator
 from amp_doctor.numerics.formats import BF16, FP16
-from amp_doctor.probe.dtypes import LOW
+from amp_doctor.probe.dtypes import LOW, dtype_name
 from amp_doctor.probe.replay import Node, Replayed, name_of
 from amp_doctor.probe.write_graph import ADDS
 
@@ -143,7 +143,7 @@ def _place(one: Node) -> tuple[Any, ...]:
 def _operator(trouble: Trouble, replayed: Replayed) -> Operator:
     one = trouble.node
     name, layer, source = _place(one)
-    seen = one.compared
+    seen, dtype = one.compared, one.dtype or one.node.meta.get("dtype")
     name = name.strip("_") if name.startswith("__") else name
     return Operator(
         name + INPUT if one.cast and seen.amax < FP16.overflow_threshold else name,
@@ -151,7 +151,7 @@ def _operator(trouble: Trouble, replayed: Replayed) -> Operator:
         source,
         replayed.precision.name,
         trouble.trouble,
-        str(one.dtype or one.node.meta.get("dtype") or "").removeprefix("torch."),
+        dtype_name(dtype) if dtype is not None else "",
         max(seen.amax, one.cast),
         seen.lost,
         seen.error if isfinite(seen.error) else 0.0,

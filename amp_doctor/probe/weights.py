@@ -14,6 +14,7 @@ from torch import Tensor
 
 from amp_doctor.diagnosis.profile import UPDATE, WEIGHT, OptimizerLog, Site
 from amp_doctor.probe.count import Tally, countable, flat
+from amp_doctor.probe.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -75,19 +76,21 @@ class Weights:
                     self._count(parameter, "optimizer")
                     new = part(values)
                     sampled = new.numel() < values.numel()
-                    self._update(parameter, old, new, self._session.tally(record, UPDATE, new.device, sampled=sampled))
+                    self._update(
+                        parameter, old, new, self._session.sites.tally(record, UPDATE, new.device, sampled=sampled)
+                    )
 
     def _count(self, parameter: Any, phase: str) -> None:
         record = self._session.names.owner(parameter)
         values = countable(parameter)
         if values is not None and self._session.wanted(record):
-            self._session.count(record, WEIGHT, values, phase)
+            self._session.sites.add(record, WEIGHT, values, phase)
 
     def _update(self, parameter: Any, old: Tensor, new: Tensor, tally: Any) -> None:
         moved = new.double() - old.double() if new.dtype is torch.float64 else new.float() - old.float()
         tally.add(moved)
         for half in _HALVES:
-            name = str(half).removeprefix("torch.")
+            name = dtype_name(half)
             if new.dtype is half:
                 # Too late to see the update itself: a gradient that moved nothing tells.
                 gradient = countable(parameter.grad)
@@ -143,7 +146,7 @@ def optimizer_log(attempts: Attempts) -> OptimizerLog:
 
 
 def _dtypes(tensors: list[Tensor]) -> tuple[str, ...]:
-    return tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
+    return tuple(sorted({dtype_name(tensor.dtype) for tensor in tensors}))
 
 
 def _number(value: Any) -> float | None:
