@@ -87,7 +87,7 @@ def test_sites_that_met_nonfinite_values_come_in_the_order_they_were_touched() -
 
 
 def trained(on_host: bool, monkeypatch: pytest.MonkeyPatch) -> Profile:
-    for module in ("session", "operators"):
+    for module in ("sites", "operators"):
         monkeypatch.setattr(f"amp_doctor.probe.{module}.on_host", lambda _device: on_host)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
