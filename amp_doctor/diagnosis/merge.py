@@ -45,7 +45,7 @@ def merged(a: Profile, b: Profile) -> Profile:
         ),
         memory=max(a.memory, b.memory, key=lambda one: (one.parameters, one.saved_bytes or 0, repr(one))),
         notes=tuple(sorted({*a.notes, *b.notes})),
-        replay=max(filter(None, (a.replay, b.replay)), key=repr, default=None),
+        replay=max(filter(None, (a.replay, b.replay)), key=lambda one: (one.recorded, repr(one)), default=None),
     )
 
 
@@ -59,7 +59,7 @@ def _layers(a: tuple[Layer, ...], b: tuple[Layer, ...]) -> tuple[Layer, ...]:
 def _operators(a: tuple[Operator, ...], b: tuple[Operator, ...]) -> tuple[Operator, ...]:
     found: dict[tuple[object, ...], Operator] = {}
     for one in (*a, *b):
-        key = (one.operator, one.layer, one.source, one.precision, one.trouble)
+        key = (one.operator, one.layer, one.source, one.precision, one.trouble, one.phase)
         found[key] = max(one, found.get(key, one), key=lambda operator: (operator.amax, operator.lost))
     return tuple(sorted(found.values(), key=lambda one: (-one.amax, one.layer, one.operator, str(one.source))))
 

@@ -95,8 +95,10 @@ class Layer:
 class Operator:
     """A torch call outside the modules of torch.nn whose result leaves a format (DESIGN section 6).
 
-    `amax` is the largest magnitude of its result, in true units; `trouble` is overflow, underflow, precision, banned or
-    unsupported; `lost`, `error`, `flops` and `casts` stay 0 until the step is replayed.
+    `amax` is the largest magnitude of its result, in true units; `trouble` is overflow, underflow, precision,
+    accumulation (a sum over many elements that overflows or stops growing in half), banned or unsupported; `lost`,
+    `error`, `flops` and `casts` stay 0 until the step is replayed. In the phase backward, `amax`, `lost` and `error`
+    are of the gradients that the operator's backward computes.
     """
 
     operator: str
@@ -110,6 +112,7 @@ class Operator:
     error: float = 0.0
     flops: int = 0
     casts: int = 0
+    phase: str = "forward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +216,30 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """The recorded step under one precision ("O1/float16"...), against FP32: relative errors of loss and gradients.
+
+    `gradient_error` is None when the backward pass was not replayed; `overflows` counts the operators whose result
+    overflows, `casts` those to or from half; `loss_scale` is the one the backward pass ran under.
+    """
+
+    precision: str
+    loss_error: float = 0.0
+    gradient_error: float | None = None
+    overflows: int = 0
+    casts: int = 0
+    loss_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """One recorded step under O1 in float16, against FP32: relative errors, and what it would bring.
 
     `tensor_cores` is the share of the FLOPs that are half products, `aligned` the share of those whose dimensions are
     multiples of 8; `speed` maps a GPU to the ends of the speed-up, under `assumptions`. `keep` names the operators that
-    must stay in FP32, as found by trying.
+    must stay in FP32, as found by trying. `exact`: whether the recorded step, run again in FP32, gave the same bits
+    (None: not checked). `activations` maps an opt level (O0 to O3) to the bytes of all results of the forward pass.
+    `outcomes` sets the precisions side by side. When nothing was recorded, `recorded` is False and `reason` says why.
     """
 
     loss_error: float = 0.0
@@ -230,6 +251,11 @@ class Replay:
     speed: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     assumptions: str = ""
     keep: tuple[str, ...] = ()
+    exact: bool | None = None
+    activations: Mapping[str, int] = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...] = ()
+    recorded: bool = True
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

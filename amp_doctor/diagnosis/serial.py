@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from math import inf, isfinite, isinf, isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_doctor import __version__
 from amp_doctor.diagnosis.profile import (
@@ -14,6 +14,7 @@ from amp_doctor.diagnosis.profile import (
     Memory,
     Operator,
     OptimizerLog,
+    Outcome,
     Precision,
     Profile,
     Replay,
@@ -25,6 +26,9 @@ from amp_doctor.diagnosis.profile import (
 from amp_doctor.errors import ProfileError
 from amp_doctor.numerics.formats import BF16, FP16
 from amp_doctor.numerics.histogram import ExponentHistogram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCHEMA = 1
 # The loss scales whose outcome is written out, for readers without our arithmetic.
@@ -197,8 +201,15 @@ def _number(value: float) -> float | str:
 
 
 def _replay_values(replay: Replay) -> dict[str, Any]:
-    errors = {"loss_error": _number(replay.loss_error), "gradient_error": _number(replay.gradient_error)}
-    return {**asdict(replay), **errors}
+    return {
+        **asdict(replay),
+        **_errors(replay),
+        "outcomes": [{**asdict(one), **_errors(one)} for one in replay.outcomes],
+    }
+
+
+def _errors(of: Replay | Outcome) -> dict[str, Any]:
+    return {"loss_error": _number(of.loss_error), "gradient_error": _maybe(of.gradient_error, _number)}
 
 
 def _replay(values: dict[str, Any] | None) -> Replay | None:
@@ -207,9 +218,17 @@ def _replay(values: dict[str, Any] | None) -> Replay | None:
     return Replay(
         **{
             **values,
-            "loss_error": float(values["loss_error"]),
-            "gradient_error": float(values["gradient_error"]),
+            **_read_errors(values),
             "speed": {gpu: (float(low), float(high)) for gpu, (low, high) in values["speed"].items()},
             "keep": tuple(values["keep"]),
+            "outcomes": tuple(Outcome(**{**one, **_read_errors(one)}) for one in values.get("outcomes", ())),
         }
     )
+
+
+def _read_errors(values: dict[str, Any]) -> dict[str, Any]:
+    return {"loss_error": float(values["loss_error"]), "gradient_error": _maybe(values["gradient_error"], float)}
+
+
+def _maybe(value: Any, change: Callable[[Any], Any]) -> Any:
+    return None if value is None else change(value)
