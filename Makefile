@@ -11,7 +11,7 @@ PROBED := fixtures/demo/probe_train.py
 TORCH := torch==2.13.0 'numpy>=1.26'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check browser bless ecosystem bench bench-probe bench-dryrun bench-verify readme clean
+.PHONY: help demo test check browser bless ecosystem bench bench-probe bench-dryrun bench-verify bench-page plotly readme clean
 
 help:
 	@echo 'make demo       lint a script with planted mistakes, and probe one that float16 would break'
@@ -23,6 +23,8 @@ help:
 	@echo 'make bench-dryrun  what a dry run costs, against float32'
 	@echo 'make bench-probe  what the probe costs, against the unprobed step'
 	@echo 'make bench-verify  what a proof costs, against a plain run of the script'
+	@echo 'make bench-page   how long a browser takes over the page of 2,000 layers'
+	@echo 'make plotly     bring the newest plotly.js for the HTML report, with npm'
 	@echo 'make readme     draw the pictures in docs/ anew'
 
 demo: $(VENV)/installed-probe
@@ -66,6 +68,16 @@ bench-probe: $(VENV)/installed-dev
 
 bench-verify: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.verify_cost $(ARGS)
+
+bench-page: $(VENV)/installed-dev browser
+	$(BIN)/python -m tests.benchmarks.page_cost $(ARGS)
+
+# The bundle for charts on plain axes, as its makers publish it.
+PAGE := amp_doctor/report/page
+plotly:
+	folder=$$(mktemp -d) && npm pack --silent --pack-destination $$folder plotly.js-cartesian-dist-min && \
+	tar -xzf $$folder/*.tgz -C $$folder && cp $$folder/package/plotly-cartesian.min.js $(PAGE)/ && \
+	cp $$folder/package/LICENSE $(PAGE)/plotly-cartesian.LICENSE && rm -r $$folder
 
 readme: $(VENV)/installed-dev browser
 	$(BIN)/python docs/draw_report.py docs/report.svg lint --isolated --no-cache --exit-zero $(DEMO)

@@ -66,10 +66,7 @@ def preload_forms(styles: Set[str], merged: bool) -> None:
     if "json" in styles:
         from amp_doctor.report import to_probe_json  # noqa: F401
     if "html" in styles:
-        from amp_doctor.report import page  # noqa: F401 - whose files are read later
-        from amp_doctor.report.to_html import plotly
-
-        plotly()  # also tells that it is missing, before the script has run
+        from amp_doctor.report import page, to_html  # noqa: F401 - the files of the page are read later
     if "sarif" in styles:
         from amp_doctor.report import to_explain, to_sarif  # noqa: F401
     if "text" in styles:

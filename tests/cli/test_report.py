@@ -218,15 +218,6 @@ def test_the_page_has_what_the_linter_finds_in_the_script(here: Path) -> None:
     assert "deprecated-gradscaler" not in (here / "r.html").read_text("utf-8")
 
 
-def test_without_plotly_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    done = amp_doctor("report", "--format", "html", saved("sick.json", SICK))
-    assert (done.status, done.out) == (2, "")
-    assert done.err == (
-        "amp-doctor: the HTML report needs plotly, which is not installed here: pip install 'amp-doctor[report]'\n"
-    )
-
-
 def test_a_page_is_not_printed_on_a_terminal() -> None:
     name = saved("sick.json", SICK)
     assert amp_doctor("report", "--format", "html", name).out.startswith("<!DOCTYPE html>")

@@ -17,7 +17,6 @@ from amp_doctor.diagnosis.profile import GRADIENTS, ROLES, Profile
 from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.serial import from_values
 from amp_doctor.diagnosis.symptoms import findings
-from amp_doctor.errors import AmpDoctorError
 from amp_doctor.numerics.formats import FP16
 from amp_doctor.report.html_text import embedded
 from amp_doctor.report.to_html import plotly, to_html
@@ -171,7 +170,8 @@ def test_a_large_model_stays_small() -> None:
         for layer in profile.layers
     ]
     text = page(profile, findings=found)
-    assert len(text.encode()) < 10_000_000
+    # 10 MB are promised; the library takes 1.5 of these.
+    assert len(text.encode()) < 4_500_000
     # Every one of them can be led to, whether told in full or not.
     assert {f"finding-{index}" for index in range(2000)} <= set(Seen(text).ids)
 
@@ -208,13 +208,7 @@ def test_infinities_and_nan_are_no_obstacle() -> None:
     assert values["operators"][0][9] is None
 
 
-def test_without_plotly_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(AmpDoctorError, match=r"pip install 'amp-doctor\[report\]'"):
-        page()
-
-
-def test_plotly_is_loaded_for_a_page_only() -> None:
+def test_the_page_is_loaded_only_where_it_is_wanted() -> None:
     code = (
         "import sys\nfrom amp_doctor.cli import status_of\n"
         f"status_of(['report', '--fail-on', 'never', {str(PROFILES / 'tones.json')!r}])\nprint(*sys.modules)"
@@ -224,4 +218,4 @@ def test_plotly_is_loaded_for_a_page_only() -> None:
     )
     loaded = done.stdout.splitlines()[-1].split()
     assert "amp_doctor.report.to_profile_text" in loaded
-    assert not {"plotly", "amp_doctor.report.to_html"} & set(loaded)
+    assert "amp_doctor.report.to_html" not in loaded

@@ -33,8 +33,8 @@ function paintHeat() {
   }], layoutOf({
     height, shapes, annotations, dragmode: false,
     margin: { l: narrow() ? 104 : 216, r: narrow() ? 10 : 24, t: 30, b: 56 },
-    xaxis: { range: [low, high], tickvals: ticks, ticktext: ticks.map((one) => `2<sup>${one}</sup>`), tickangle: 0, fixedrange: true, showgrid: false, zeroline: false, title: { text: shift() ? `${narrow() ? "" : "magnitude "}times the loss scale ${scaleWords(shift())}` : "magnitude", standoff: 8 } },
-    yaxis: { autorange: false, range: [lanes - 0.5, -0.5], fixedrange: true, showgrid: false, zeroline: false, ...(many ? { showticklabels: false } : { tickvals: rows.map((_, index) => index), ticktext: names }), tickfont: { size: 11 } },
+    xaxis: { range: [low, high], tickvals: ticks, ticktext: ticks.map((one) => `2<sup>${one}</sup>`), tickangle: 0, ticklabeloverflow: "allow", fixedrange: true, showgrid: false, zeroline: false, title: { text: shift() ? `${narrow() ? "" : "magnitude "}times the loss scale ${scaleWords(shift())}` : "magnitude", standoff: 8 } },
+    yaxis: { autorange: false, range: [lanes - 0.5, -0.5], fixedrange: true, showgrid: false, zeroline: false, ...(many ? { showticklabels: false } : { tickvals: rows.map((_, index) => index), ticktext: names }), tickfont: { size: 11 }, ticklabeloverflow: "allow" },
   }), CONFIG);
 }
 
