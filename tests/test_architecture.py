@@ -35,6 +35,7 @@ WALLS = {
     "libcst": ("lint/syntax/",),
     "torch": ("probe/",),
     "numba": ("probe/loop",),
+    "numpy": ("probe/loop",),
     "rich": ("report/", "cli"),
     "click": ("cli",),
     "pathspec": ("lint/ignores", "lint/discover"),
