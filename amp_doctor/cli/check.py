@@ -1,7 +1,5 @@
 """`amp-doctor check SCRIPT`: the linter on the source, the probe on a run, and one report of both."""
 
-# ruff: noqa: PTH110
-
 from __future__ import annotations
 
 import os
@@ -11,6 +9,7 @@ import click
 
 from amp_doctor.cli import probe
 from amp_doctor.cli.diagnosed import Destination, failing
+from amp_doctor.cli.imports import file_of
 from amp_doctor.cli.linted import Linted, linted, speaks
 from amp_doctor.cli.output import complain
 from amp_doctor.diagnosis.profile import Profile
@@ -36,7 +35,7 @@ def command(**options: Any) -> int:
     if not options["script"]:
         raise click.UsageError("there is no script to check; `amp-doctor check train.py --lr 0.1`, say")
     probe.check(options)
-    source = _source(options)
+    source = file_of(options["script"], options["as_module"])
     lint = linted(source) if source is not None and speaks() else None
     destination = Destination.of(options, lint, merged=True)
     if lint is not None and (reason := _unreadable(lint, source or "")):
@@ -47,16 +46,6 @@ def command(**options: Any) -> int:
         if lint is None:
             raise
         return _without_run(destination, lint, options, str(error))
-
-
-def _source(options: dict[str, Any]) -> str | None:
-    """The file or directory to lint; None when there is none, as for a module that is installed elsewhere."""
-    script: str = options["script"]
-    places = [script]
-    if options["as_module"]:
-        path = script.replace(".", os.sep)
-        places = [f"{path}.py", os.path.join(path, "__main__.py")]  # noqa: PTH118
-    return next((place for place in places if os.path.exists(place)), None)
 
 
 def _unreadable(lint: Linted, source: str) -> str:

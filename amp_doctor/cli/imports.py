@@ -4,7 +4,7 @@ They are looked for by name where Python would look: beside the script, and at t
 is imported or run for it.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH118, PTH120
+# ruff: noqa: PTH100, PTH110, PTH113, PTH118, PTH120
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def first_party(script: str, roots: Sequence[str]) -> list[str]:
                 met[found] = None
                 waiting.append(found)
     return list(met)[1 : MOST + 1]
+
+
+def top_of(script: str) -> str:
+    """The directory above the package that a script is in, or its own."""
+    folder = os.path.dirname(os.path.abspath(script))
+    while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def file_of(script: str, as_module: bool) -> str | None:
+    """The file or directory of a script; None when there is none, as for a module that is installed elsewhere."""
+    places = [script]
+    if as_module:
+        path = script.replace(".", os.sep)
+        places = [f"{path}.py", os.path.join(path, "__main__.py")]
+    return next((place for place in places if os.path.exists(place)), None)
 
 
 def _names(file: str) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from amp_doctor.cli.cuda_amp import cuda_amp
 from amp_doctor.cli.diagnosed import Destination, preload, report_options
+from amp_doctor.cli.imports import file_of
 from amp_doctor.cli.output import complain
 from amp_doctor.cli.progress import StepLine
 from amp_doctor.cli.proof import Proof
@@ -44,8 +46,11 @@ MODES = ("auto", "observe", "calibrate")
 )
 @click.option(
     "--dry-run",
-    type=click.Choice(["cuda"]),
-    help="Run a script written for CUDA on the CPU, under the rules of CUDA's autocast.",
+    type=click.Choice(["auto", "cuda", "off"]),
+    default="auto",
+    show_default=True,
+    help="cuda: run a script written for CUDA on the CPU, under the rules of CUDA's autocast. auto: do so where there "
+    "is no GPU and the script sets up AMP for CUDA. off: never.",
 )
 @click.option(
     "--profile", type=click.Path(dir_okay=False), metavar="FILE", help="Save what was measured, for `report`."
@@ -109,7 +114,8 @@ def hosted(options: dict[str, Any], destination: Destination) -> int:
         every=options["every"],
         layers=options["layers"],
         time_limit=options["time_limit"],
-        dry_run=options["dry_run"] is not None,
+        dry_run=options["dry_run"] == "cuda",
+        cuda_amp=_cuda_amp(options),
         script=script,
         trial=options["trial"],
         command=(*(("-m",) if options["as_module"] else ()), options["script"], *options["arguments"]),
@@ -169,6 +175,14 @@ def _check_writable(option: str, path: str) -> None:
             os.unlink(path)  # noqa: PTH108
     except OSError as error:
         raise click.UsageError(f"{option} {path}: {error.strerror or error}") from error
+
+
+def _cuda_amp(options: dict[str, Any]) -> str:
+    """Where the script sets up AMP for CUDA, as far as that is to be emulated; a calibration takes it away anyway."""
+    if options["dry_run"] != "auto" or options["mode"] == "calibrate":
+        return ""
+    file = file_of(options["script"], options["as_module"])
+    return cuda_amp(file, options["arguments"], os.environ)
 
 
 def _probe() -> Any:

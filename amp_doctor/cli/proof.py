@@ -32,8 +32,7 @@ class Proof:
         words = (*(("-m",) if options["as_module"] else ()), options["script"], *options["arguments"])
         given = [("--time-limit", options["time_limit"]), ("--scratch", options["scratch"])]
         more = [text for name, value in given if value is not None for text in (name, str(value))]
-        dry_run = options["dry_run"] is not None
-        return cls(Command(words, os.getcwd(), dict(os.environ), tuple(more), dry_run), options["verify_steps"])  # noqa: PTH109
+        return cls(Command(words, os.getcwd(), dict(os.environ), tuple(more)), options["verify_steps"])  # noqa: PTH109
 
     def given(self, profile: Profile, script_status: int | None) -> Recommendation | None:
         """The recommendation, tried; None when the script failed, and there is nothing to repeat."""
@@ -48,7 +47,9 @@ class Proof:
             failed = Verified("inconclusive", 0, (), "the script failed, so it was not run again")
             return replace(advice, verified=failed)
         try:
-            return verify(profile, advice, self.command, self.steps, _say)
+            # As the first run went: what asked for CUDA there will ask for it again.
+            command = replace(self.command, dry_run=profile.device.emulated)
+            return verify(profile, advice, command, self.steps, _say)
         except KeyboardInterrupt:
             return replace(advice, verified=Verified("inconclusive", 0, (), "it was interrupted"))
 

@@ -174,13 +174,17 @@ class FirstNonfinite:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where the model ran. `capability` is that of CUDA; `native_bf16` excludes emulation."""
+    """Where the model ran. `capability` is that of CUDA; `native_bf16` excludes emulation.
+
+    `why` says where the script sets up AMP for CUDA, when it was emulated for that and nobody had asked for it.
+    """
 
     kind: str = ""
     name: str = ""
     capability: tuple[int, int] | None = None
     native_bf16: bool = False
     emulated: bool = False
+    why: str = ""
 
 
 # What a dry run stands for: any GPU with Tensor Cores.

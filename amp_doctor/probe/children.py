@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.diagnosis.profile import EMULATED, Profile
+from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.errors import ProfileError
 from amp_doctor.probe.patches import Patches
 from amp_doctor.probe.ranks import TIMEOUT, Ranks
@@ -146,7 +146,7 @@ class Children:
             if programs:
                 notes.append(f"the script started other Python programs, which are not probed: {', '.join(programs)}")
         # Whoever has trained or not: a dry run is never silent.
-        device = EMULATED if self._recording.settings.dry_run else profile.device
+        device = self._recording.settings.emulated if self._recording.settings.dry_run else profile.device
         return replace(profile, device=device, notes=(*profile.notes, *notes))
 
     def _with_children(self, profile: Profile, spool: str) -> Profile:

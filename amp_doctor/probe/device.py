@@ -28,6 +28,16 @@ def describe(device: torch.device | None) -> Device:
     return Device("cpu", platform.processor() or platform.machine(), None, _cpu_bf16())
 
 
+def has_accelerator() -> bool:
+    """Whether there is a GPU of any kind, or another accelerator; CUDA is not begun, so that processes can fork."""
+    if torch.cuda.device_count():
+        return True
+    other = getattr(torch, "accelerator", None)
+    if other is not None and hasattr(other, "is_available"):
+        return bool(other.is_available())
+    return torch.backends.mps.is_available() or torch.xpu.is_available()
+
+
 def _cpu_bf16() -> bool:
     """AVX512-BF16 or AMX; the looser test of oneDNN also passes where bfloat16 is emulated."""
     tests = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))

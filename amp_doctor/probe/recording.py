@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.profile import Profile, Steps
+from amp_doctor.probe import emulation
 from amp_doctor.probe.arrivals import Arrivals
 from amp_doctor.probe.forks import in_children
 from amp_doctor.probe.trial import Trial, seed_numpy, seed_python
@@ -34,11 +35,12 @@ class Recording:
     """`keep` is given the profile every few seconds and when the run is stopped, before Stop is raised.
 
     `stepped(step, steps)` is called after each step, `stopping()` when the session stops the script, `firm_end()` when
-    it has swallowed Stop twice.
+    it has swallowed Stop twice. With `says` a dry run that nobody asked for is announced on stderr.
     """
 
-    def __init__(self, settings: Settings, keep: Callable[[Profile], None] | None = None) -> None:
+    def __init__(self, settings: Settings, keep: Callable[[Profile], None] | None = None, says: bool = False) -> None:
         self.settings = settings
+        self._says = says
         self.session: Session | None = None
         self.stepped: Callable[[int, int], None] | None = None
         self.stopping: Callable[[], None] | None = None
@@ -48,7 +50,7 @@ class Recording:
         self._keep = keep
         self._kept_at = -INTERVAL
         self._notes: list[str] = []
-        self._ended = self._expired = False
+        self._ended = self._expired = self._unasked = False
         self._bare: Profile | None = None
         self._dry_run: DryRun | None = None
         self._imposed: Imposed | None = None
@@ -97,6 +99,10 @@ class Recording:
         """The profile, with all notes there are by now; the first call decides how the run ended."""
         if self._expired and how in ("steps", "finished"):
             how = "time-limit"
+        if how == "exception" and self._unasked and emulation.FAILED not in self._notes:
+            self.note(emulation.FAILED)
+            if self._says:
+                emulation.say(emulation.FAILED)
         if self.session is not None:
             if how == "exception" and self.session.calibrating and self.session.scalers.widened:
                 self.note(WIDENED)
@@ -118,6 +124,7 @@ class Recording:
     def _begin(self) -> None:
         """Torch is there."""
         try:
+            self._settle()
             if self.settings.dry_run:
                 from amp_doctor.probe.dryrun import DryRun
 
@@ -142,6 +149,12 @@ class Recording:
         if self._imposed is not None:
             self._imposed.above(session)
         self._writes.watch_torch()
+
+    def _settle(self) -> None:
+        settings, self.settings = self.settings, emulation.settled(self.settings)
+        self._unasked = self.settings is not settings
+        if self._unasked and self._says:
+            emulation.say(emulation.STARTED.format(settings.cuda_amp))
 
     def _noted(self, profile: Profile) -> Profile:
         return replace(profile, notes=tuple(dict.fromkeys((*profile.notes, *self._notes, *self._writes.notes()))))

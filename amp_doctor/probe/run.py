@@ -85,7 +85,7 @@ class _Run:
         self._report, self._progress = report, progress
         self._settings = settings
         self._ranks = Ranks()
-        self._recording = Recording(settings, self._keep if file is not None else None)
+        self._recording = Recording(settings, self._keep if file is not None else None, says=True)
         if settings.time_limit is not None:
             self._recording.deadline = time.time() + settings.time_limit
         self._recording.stepped, self._recording.stopping = self._stepped, self._stopping

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from amp_doctor.diagnosis.profile import EMULATED, Device
 
 AUTO = "auto"
 OBSERVE = "observe"
@@ -15,7 +17,8 @@ class Settings:
     """`steps` optimizer steps are attempted; every `every`-th is counted; `layers` is a glob over layer names.
 
     `time_limit` is in seconds from the start of the script. `dry_run`: what asks for CUDA runs on the CPU, under CUDA's
-    rules. `script` and `command` are only recorded. `trial` is empty, or a Trial as text: this run is one of a proof.
+    rules. `cuda_amp` says where the script sets up AMP for CUDA: a dry run starts for that where there is no GPU.
+    `script` and `command` are only recorded. `trial` is empty, or a Trial as text: this run is one of a proof.
     """
 
     steps: int = 50
@@ -27,6 +30,12 @@ class Settings:
     script: str = ""
     command: tuple[str, ...] = ()
     trial: str = ""
+    cuda_amp: str = ""
+
+    @property
+    def emulated(self) -> Device:
+        """What a dry run stands for, and why there is one."""
+        return replace(EMULATED, why=self.cuda_amp)
 
 
 class Stop(BaseException):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from amp_doctor.diagnosis.profile import (
-    EMULATED,
     ROLES,
     UPDATE,
     WEIGHT,
@@ -49,7 +48,7 @@ def profile_of(session: Session, how: str, seconds: float) -> Profile:
     notes = [*session.notes, *_notes(session)]
     return Profile(
         torch=str(torch.__version__),
-        device=EMULATED if settings.dry_run else describe(session.device),
+        device=settings.emulated if settings.dry_run else describe(session.device),
         command=settings.command,
         script=settings.script,
         mode=settings.mode,

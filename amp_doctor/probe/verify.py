@@ -5,55 +5,33 @@ gradients of weights are looked at, so that a run costs little more than a plain
 emulated under CUDA's rules: real half kernels of a CPU round elsewhere.
 """
 
-# ruff: noqa: PTH100, PTH118, PTH120, PTH123
-
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
-import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import amp_doctor
 from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.diagnosis.recommendation import Run, Verified
 from amp_doctor.diagnosis.revise import next_best
-from amp_doctor.diagnosis.serial import from_values
 from amp_doctor.diagnosis.verdict import INCONCLUSIVE, REFUTED, VERIFIED, Judgement, judge, run_of
-from amp_doctor.errors import ProfileError
-from amp_doctor.probe.trial import Trial
+from amp_doctor.probe.fresh import Fresh, loaded
+from amp_doctor.probe.rerun import Command, environment_of, rerun
+from amp_doctor.probe.trial import SHARDED, Trial
+from amp_doctor.probe.widen import still_half
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from amp_doctor.diagnosis.recommendation import Recommendation
 
-FLOAT32 = Trial("float32")
-WRITTEN = Trial()
-# Steps on which gradients are counted: the first, and so many more.
-LOOKS = 4
-# As a traceback ends.
-_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)(: |$)")
-_LONGEST = 300
+__all__ = ["Command", "verify"]
+
 HALF = {"float16", "bfloat16"}
+CUT = "it was interrupted"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """How to run the script once more: `words` are -m, if any, the script and its arguments.
-
-    `directory` and `environment` are those from before the script has run; `options` go to `amp-doctor probe`.
-    """
-
-    words: tuple[str, ...]
-    directory: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    dry_run: bool = False
+class _Cut(Exception):
+    """Somebody does not want to wait for more."""
 
 
 def verify(
@@ -65,40 +43,45 @@ def verify(
 ) -> Recommendation:
     """The recommendation with `verified` filled in; when it is refuted, the next best with the proof of both.
 
-    `steps` are those to run, as many as were probed when it is None. `say` is told of each run before it starts.
+    `steps` are those to run, as many as were probed when it is None. `say` is told of each run before it starts. After
+    a KeyboardInterrupt it is inconclusive, with the runs so far and the reason `CUT`.
     """
     steps = steps or profile.steps.attempted
-    reason = _hopeless(profile, steps)
+    reason = command.unrepeatable or ("" if steps else "no optimizer step was seen, so there is nothing to repeat")
     if reason:
         return replace(recommendation, verified=Verified(INCONCLUSIVE, 0, (), reason))
-    return _Proof(profile, command, steps, say).of(recommendation)
-
-
-def _hopeless(profile: Profile, steps: int) -> str:
-    if not steps:
-        return "no optimizer step was seen, so there is nothing to repeat"
-    if profile.ranks > 1:
-        return f"the run has {profile.ranks} ranks, and only runs of one process can be repeated"
-    if HALF & set(profile.precision.weights):
-        return "the weights are in half precision already: FP32 weights cannot be patched in from outside"
-    return ""
+    with Fresh(environment_of(command.environment), command.directory, loaded()) as fresh:
+        return _Proof(profile, command, steps, say, fresh).of(recommendation)
 
 
 class _Proof:
-    def __init__(self, profile: Profile, command: Command, steps: int, say: Callable[[str], None]) -> None:
-        self._profile, self._command, self._steps, self._say = profile, command, steps, say
-        self._emulated = command.dry_run or profile.device.kind == "cpu"
+    def __init__(
+        self, profile: Profile, command: Command, steps: int, say: Callable[[str], None], fresh: Fresh
+    ) -> None:
+        self._profile, self._command, self._steps, self._say, self._fresh = profile, command, steps, say, fresh
+        self._dry_run = command.dry_run or profile.device.emulated
+        self._emulated = self._dry_run or profile.device.kind == "cpu"
+        # What the script casts to half is to stay in float32, except as it is written.
+        self._widen = bool(HALF & set(profile.precision.weights))
         self._runs: list[Run] = []
-        # The profiles of the FP32 run, and of the latest.
-        self._full = self._last = Profile()
+        # The profiles of the FP32 run, of the one as written, and of the latest.
+        self._full = self._written = self._last = Profile()
         self._again: Run | None = None
 
     def of(self, recommendation: Recommendation) -> Recommendation:
         """All runs that are needed, and what they show."""
-        full = self._run("float32", FLOAT32, self._command.dry_run)
+        try:
+            return self._of(recommendation)
+        except _Cut:
+            return self._marked(recommendation, Judgement(INCONCLUSIVE, CUT))
+
+    def _of(self, recommendation: Recommendation) -> Recommendation:
+        full = self._run("float32" + self._casts, Trial("float32", widen=self._widen), self._dry_run)
         self._as_written(full)
         if full.failure or not full.steps:
-            return self._marked(recommendation, judge(full, full))
+            return self._marked(recommendation, self._without_full(full))
+        if left := still_half(self._full):
+            return self._marked(recommendation, Judgement(INCONCLUSIVE, left))
         judgement = self._tried(recommendation, full)
         told, advice = judgement.reason, recommendation
         while judgement.verdict == REFUTED:
@@ -118,12 +101,25 @@ class _Proof:
         proof = Verified(told.verdict, self._steps, tuple(self._runs), told.reason, instead)
         return replace(recommendation, verified=proof)
 
+    def _without_full(self, full: Run) -> Judgement:
+        judgement = judge(full, full)
+        if not self._widen:
+            return judgement
+        why = "the script casts to half, and undoing that from outside breaks it, so that there is no FP32 run to compare with"
+        return Judgement(INCONCLUSIVE, f"{why}: {full.failure or 'it made no step'}")
+
+    @property
+    def _casts(self) -> str:
+        return ", casts to half undone" if self._widen else ""
+
     def _as_written(self, full: Run) -> None:
         use = self._profile.precision
         reduced = sorted(HALF & set(use.autocast))
-        words = ", ".join([*reduced, *(["a GradScaler"] if use.scaler else [])])
+        weights = [f"weights in {one}" for one in sorted(HALF & set(use.weights))]
+        words = ", ".join([*weights, *reduced, *(["a GradScaler"] if use.scaler else [])])
         if words:
-            self._run(f"as written ({words})", WRITTEN, self._emulated)
+            self._run(f"as written ({words})", Trial(), self._emulated)
+            self._written = self._last
         else:
             # Nothing would differ: that would be the same run twice.
             self._runs.append(replace(full, settings="as written (float32 too, the same run)"))
@@ -137,15 +133,42 @@ class _Proof:
             not HALF & set(self._profile.precision.autocast),
             advice.loss_scale.init_scale if advice.dtype == "float16" else None,
             tuple(one.layer for one in advice.keep_fp32) if advice.dtype == "float16" else (),
+            self._widen,
         )
-        tried = self._run(f"as recommended ({_words(advice)})", trial, self._emulated)
-        if not tried.failure and self._last.steps.attempted and trial.dtype not in self._last.precision.autocast:
-            reason = f"autocast of {trial.dtype} could not be patched in: the script calls no module of torch.nn"
+        words = f"as recommended ({_words(advice)}{self._casts}"
+        if self._is_written(trial):
+            written = self._runs[1]
+            self._runs.append(replace(written, settings=f"{words}, as it is written: the same run)"))
+            self._last = self._written
+        else:
+            self._run(f"{words})", trial, self._emulated)
+        tried = self._runs[-1]
+        if not tried.failure and (reason := self._not_patched(trial)):
             return Judgement(INCONCLUSIVE, reason)
         judgement = judge(full, tried)
         if judgement.verdict == VERIFIED:
             return judgement
         return judge(full, tried, self._second())
+
+    def _is_written(self, trial: Trial) -> bool:
+        """Whether a run of the trial would be the run as written over again."""
+        written = self._written
+        if trial.regions or trial.keep_fp32 or trial.widen or written.precision.autocast != (trial.dtype,):
+            return False
+        if self._runs[1].failure or not written.steps.attempted:
+            return False
+        scales = [event.scale for event in written.scaler[:1]]
+        if trial.dtype == "bfloat16":
+            return not written.precision.scaler
+        return scales == [trial.init_scale]
+
+    def _not_patched(self, trial: Trial) -> str:
+        """Why the latest run was not what it was to be; empty when it was."""
+        if self._last.steps.attempted and trial.dtype not in self._last.precision.autocast:
+            return f"autocast of {trial.dtype} could not be patched in: the script calls no module of torch.nn"
+        if SHARDED in self._last.notes:
+            return SHARDED
+        return still_half(self._last) if trial.widen else ""
 
     def _float32(self, full: Run) -> Judgement:
         """FP32 is what the others are compared with: what is left to see is that it repeats itself."""
@@ -157,18 +180,29 @@ class _Proof:
 
     def _second(self) -> Run:
         if self._again is None:
-            self._again = self._run("float32, once more", FLOAT32, self._emulated)
+            trial = Trial("float32", widen=self._widen)
+            self._again = self._run(f"float32{self._casts}, once more", trial, self._emulated)
         return self._again
 
     def _run(self, settings: str, trial: Trial, dry_run: bool) -> Run:
         self._say(f"{settings}, {self._steps} steps")
-        profile, failure = run_trial(self._command, trial, self._steps, dry_run)
+        done = rerun(
+            self._fresh, self._command, trial, self._steps, dry_run=dry_run, seconds=self._seconds()
+        )
         if not self._runs:
-            self._full = profile
-        self._last = profile
-        made = run_of(settings + (", emulated" if dry_run and trial.dtype != "float32" else ""), profile, self._full)
-        self._runs.append(replace(made, failure=failure))
-        return self._runs[-1]
+            self._full = done.profile
+        self._last = done.profile
+        emulated = ", emulated" if dry_run and trial.dtype != "float32" else ""
+        made = run_of(settings + emulated, done.profile, self._full, done.failure)
+        self._runs.append(made)
+        if done.cut:
+            self._runs[-1] = replace(made, settings=f"{made.settings}, interrupted")
+            raise _Cut
+        return made
+
+    def _seconds(self) -> float:
+        """What the steps would take at the speed of the probed run."""
+        return self._profile.seconds * max(1.0, self._steps / max(1, self._profile.steps.attempted))
 
 
 def _words(advice: Recommendation) -> str:
@@ -178,48 +212,3 @@ def _words(advice: Recommendation) -> str:
     kept = len(advice.keep_fp32)
     scale = f", init_scale {start:g}" if start is not None else ""
     return f"float16{scale}{f', {kept} in float32' if kept else ''}"
-
-
-def run_trial(command: Command, trial: Trial, steps: int, dry_run: bool) -> tuple[Profile, str]:
-    """One fresh process: its profile, an empty one when it wrote none, and how it failed."""
-    mode = "calibrate" if trial.dtype == "float32" else "observe"
-    with tempfile.TemporaryDirectory(prefix="amp-doctor-") as home, open(os.path.join(home, "said"), "w+b") as said:
-        file = os.path.join(home, "profile.json")
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "amp_doctor", "probe", "--mode", mode, "--steps", str(steps)),
-                *("--every", str(max(1, steps // LOOKS)), "--profile", file, "--trial", trial.text()),
-                *(("--dry-run", "cuda") if dry_run else ()),
-                *command.options,
-                *command.words,
-            ],
-            check=False,
-            cwd=command.directory,
-            env=_environment(command.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-        )
-        said.seek(0)
-        last = _last_words(said.read().decode("utf-8", "replace"))
-        try:
-            with open(file, encoding="utf-8") as stream:
-                profile = from_values(json.load(stream), file)
-        except (OSError, ValueError, ProfileError):
-            return Profile(), last or f"the process ended with status {done.returncode} and no profile"
-    failed = done.returncode != 0 or profile.ended in ("exception", "interrupted")
-    return profile, (last or f"the process ended with status {done.returncode}") if failed else ""
-
-
-def _last_words(said: str) -> str:
-    """The line that names the exception, which may go on below; else the last one."""
-    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
-    named = [line for line in lines if _RAISED.match(line)]
-    return (named or lines or [""])[-1].strip()[:_LONGEST]
-
-
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Sets are ordered the same way in all runs, and this package is found from wherever they are started."""
-    home = os.path.dirname(os.path.dirname(os.path.abspath(amp_doctor.__file__)))
-    paths = [*filter(None, [given.get("PYTHONPATH")]), home]
-    return {"PYTHONHASHSEED": "0", **given, "PYTHONPATH": os.pathsep.join(paths)}

@@ -37,6 +37,8 @@ def reservations(sheet: Sheet) -> list[Line]:
     out: list[Line] = []
     if profile.device.emulated:
         told = "Emulated: the script ran on a CPU under the autocast rules of CUDA; no GPU took part."
+        if profile.device.why:
+            told += f" It was started for its AMP, as {clean(profile.device.why)}; --dry-run off runs it plainly."
         out += paragraph(told, width, 0, "warning")
     steps = profile.steps
     if not steps.attempted:
@@ -69,7 +71,7 @@ def verdict(sheet: Sheet) -> list[Line]:
         row("float16?", f"init_scale {scaled}")
         label, words = "", "would need {} in float32: {}"
     for index, one in enumerate(kept[:NAMED]):
-        row("" if index else label, words.format(one.layer, one.reason))
+        row("" if index else label, words.format(one.name, one.reason))
     if len(kept) > NAMED:
         out.append([(f"{'':14}and {counted(len(kept) - NAMED, 'more layer')}, named in the snippet", "dim")])
     if advice.reasons:

@@ -204,10 +204,13 @@ def test_modules_are_found_from_the_working_directory(runner: Runner, here: Path
 
 
 def test_a_real_script_is_linted_and_run(here: Path) -> None:
-    done = checked("--steps", "4", "--dry-run", "cuda", "train.py", "--epochs", "3")
+    done = checked("--steps", "4", "train.py", "--epochs", "3")
     assert "arguments ['--epochs', '3']" in done.stdout
     assert "AMP209" in done.stdout
+    # There is no GPU here, and the module asks for one.
     assert "Emulated" in done.stdout
+    assert "engine.py:5 enters torch.autocast" in done.stderr
+    assert "Emulated" not in checked("--steps", "4", "--dry-run", "off", "train.py").stdout
     # No libcst is loaded where the script runs, and what the script does to modules harms no one.
     (here / "train.py").write_text(f"import sys\nassert 'libcst' not in sys.modules\n{TRAIN}")
     assert "Error" not in checked("--steps", "2", "train.py").stderr

@@ -352,8 +352,9 @@ def test_a_run_without_a_step_is_said_to_be_emulated_too(tmp_path: Path, code: s
     assert run.report.startswith("Emulated:")
 
 
-def test_without_the_option_nothing_is_emulated(tmp_path: Path) -> None:
-    run = probed(tmp_path, CLIENT)
+@pytest.mark.parametrize("option", ["--dry-run=off", "--mode=calibrate"])
+def test_where_nothing_is_emulated_a_script_that_needs_a_gpu_is_told_how(tmp_path: Path, option: str) -> None:
+    run = probed(tmp_path, option, CLIENT)
     assert run.status == 1
     assert "this script needs a GPU" in run.err
     assert "there is no GPU here: --dry-run cuda runs it on the CPU" in run.notes
