@@ -111,7 +111,7 @@ class Destination:
         found = [replace(finding, path=below(finding.path, self.here)) for finding in findings(profile)]
         placed = self._placed(profile)
         sources = self._sources(placed, found) if self.shows_source or self.style == "sarif" else {}
-        return Case(profile, placed, found, advice or recommend(profile), self.lint, self.merged, sources)
+        return Case(profile, placed, found, advice or recommend(placed), self.lint, self.merged, sources)
 
     def _put(self, text: str, before: str) -> None:
         if self.output is not None:

@@ -33,7 +33,7 @@ def reasons(known: Facts, verdict: Verdict, keep: Sequence[KeepFP32]) -> tuple[s
     """The numbers behind a verdict, the most important first."""
     return (
         *_scale_reasons(known, verdict),
-        *(f"{one.layer}: {one.reason}" for one in keep[:FEW]),
+        *(f"{one.name or 'the loss'}: {one.reason}" for one in keep[:FEW]),
         *_weight_reasons(known),
         *_memory_reasons(known),
     )

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.activations import float32_under_autocast, makes_half
 from amp_doctor.diagnosis.facts import Facts, facts
 from amp_doctor.diagnosis.grounds import confidence, reasons, would_change
 from amp_doctor.diagnosis.hardware import machine, speed
+from amp_doctor.diagnosis.keep import forward, merged, refused
 from amp_doctor.diagnosis.memory import memory
+from amp_doctor.diagnosis.operators import O1_FLOAT16, spoiled, too_coarse
 from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 from amp_doctor.diagnosis.scale import Verdict, few, loss_scale
 from amp_doctor.diagnosis.snippet import snippet
 from amp_doctor.diagnosis.underflow import vanishing
-from amp_doctor.diagnosis.words import count, listed, magnitude
+from amp_doctor.diagnosis.words import count, listed
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Profile
@@ -28,11 +29,12 @@ def recommend(profile: Profile) -> Recommendation:
     known = facts(profile)
     layers = len({one.layer.name for one in known.gradients})
     verdict = loss_scale(known.gradients, layers)
-    forward = _forward_overflow(known)
-    keep = _merged(forward, verdict.exempt)
-    fits = verdict.loss_scale.admissible is not None and few(len(keep), layers)
+    keep = merged(forward(known), verdict.exempt)
+    # Nothing that was tried brought the replayed step back: then there is nothing to keep in FP32 either.
+    lost = spoiled(profile, O1_FLOAT16) and not keep
+    fits = verdict.loss_scale.admissible is not None and few(len(keep), layers) and not lost
     dtype, why = _dtype(known, fits, keep, verdict)
-    shown = keep if fits else ()
+    shown = merged(keep if fits else (), refused(known))
     found = Recommendation(
         dtype=dtype,
         opt_level="O0" if dtype == "float32" else "O1",
@@ -41,7 +43,7 @@ def recommend(profile: Profile) -> Recommendation:
         memory=memory(profile),
         speed=speed(profile),
         confidence=confidence(known, verdict),
-        reasons=(why, *reasons(known, verdict, keep)),
+        reasons=(why, *reasons(known, verdict, merged(keep, refused(known)))),
         would_change=would_change(known, verdict, dtype),
     )
     half_weights = bool(set(profile.precision.weights) & set(HALF))
@@ -59,6 +61,8 @@ def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdic
     if not here.float16:
         return "float32", here.reason
     healthy = fits and not keep and not vanishing(known)
+    if (here.bfloat16 or not here.known) and too_coarse(profile):
+        return _too_coarse(known, fits, keep)
     if here.known and here.bfloat16:
         if known.use.float16 and healthy and not _skips_to_the_end(profile):
             return "float16", "the script runs in FP16 already, and nothing is lost that a scaler would not save"
@@ -67,16 +71,28 @@ def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdic
         return "float16", "every gradient that matters fits FP16 at one loss scale, and every output fits as it is"
     if here.known:
         if fits:
-            names = listed([one.layer for one in keep])
-            return "float16", f"FP16 fits once {names} stay in FP32; BF16 is emulated here" if keep else (
+            names = listed([one.name for one in keep])
+            return "float16", f"FP16 fits with {names} in FP32; BF16 is emulated here" if keep else (
                 f"what vanishes in FP16 stands beside far larger gradients, and {here.name} only emulates BF16"
             )
         return "float32", f"FP16 fits at no loss scale or in too few layers, and {here.name} only emulates BF16"
     return "bfloat16", _against_float16(known, fits, keep, verdict)
 
 
+def _too_coarse(known: Facts, fits: bool, keep: tuple[KeepFP32, ...]) -> tuple[str, str]:
+    """BF16 has three bits fewer than FP16, and the replayed step misses them."""
+    off = "the replayed step comes out otherwise in BF16"
+    if not fits or vanishing(known):
+        return "float32", f"{off}, and FP16 does not fit either"
+    if not keep:
+        return "float16", f"{off}; FP16 has three bits more, and everything fits it"
+    return "float16", f"{off}; FP16 fits with {listed([one.name for one in keep])} in FP32"
+
+
 def _against_float16(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdict) -> str:
-    names = listed([one.layer for one in keep])
+    names = listed([one.name for one in keep])
+    if spoiled(known.profile, O1_FLOAT16) and not keep:
+        return "BF16 has the range of FP32; the replayed step comes out otherwise in FP16, whatever stays in FP32"
     if fits and not keep:
         names = listed([one.layer.name for one, _ in vanishing(known)])
         return f"BF16 has the range of FP32; in FP16 gradients of {names} vanish at every loss scale"
@@ -85,42 +101,6 @@ def _against_float16(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdi
     if verdict.loss_scale.admissible is None:
         return "BF16 has the range of FP32; in FP16 no loss scale fits all layers"
     return f"BF16 has the range of FP32; in FP16 {count(len(keep), 'layer')} would overflow ({names})"
-
-
-def _forward_overflow(known: Facts) -> tuple[KeepFP32, ...]:
-    """The layers whose output float16 cannot hold, and matrix products that would read it."""
-    found = []
-    for peak in known.peaks:
-        if peak.overflows:
-            amount = (
-                f"{peak.what} reaches {magnitude(peak.amax)}" if not peak.infinite else f"{peak.what} came out infinite"
-            )
-            found.append(KeepFP32(peak.layer, f"{amount}; FP16 ends at 65504"))
-            reader = _reader(known.profile, peak.layer)
-            if reader is not None:
-                found.append(KeepFP32(reader, f"it reads {peak.layer}, whose values FP16 cannot hold"))
-    return _merged(tuple(found))
-
-
-def _reader(profile: Profile, name: str) -> str | None:
-    """The matrix product called next, unless a class that autocast keeps in float32 comes between."""
-    start = next((layer.order for layer in profile.layers if layer.name == name), None)
-    if start is None:
-        return None
-    after = sorted((one for one in profile.layers if one.order > start), key=lambda one: one.order)
-    for layer in after:
-        if float32_under_autocast(layer) or name.startswith(f"{layer.name}."):
-            return None
-        if makes_half(layer):
-            return layer.name
-    return None
-
-
-def _merged(*parts: tuple[KeepFP32, ...]) -> tuple[KeepFP32, ...]:
-    found: dict[str, KeepFP32] = {}
-    for one in (one for part in parts for one in part):
-        found.setdefault(one.layer, one)
-    return tuple(found.values())
 
 
 def _skips_to_the_end(profile: Profile) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
+
+from amp_doctor.diagnosis.profile import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,10 +33,27 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True)
 class KeepFP32:
-    """A layer to leave out of float16 autocast, and why."""
+    """A layer to leave out of float16 autocast, and why; or one operator in it, where `operator` and not `whole`.
+
+    `operator` names the one that goes wrong, where a replayed step has told, and `source` its line. `refused`: CUDA's
+    autocast raises an error there, which says nothing about float16.
+    """
 
     layer: str
     reason: str
+    operator: str = ""
+    source: Source | None = None
+    whole: bool = True
+    refused: bool = False
+
+    @property
+    def name(self) -> str:
+        """The layer, or the operator with its line and its layer; of a path the file is enough beside these."""
+        if self.whole:
+            return self.layer
+        file = re.split(r"[/\\]", self.source.path)[-1] if self.source else ""
+        line = f" at {file}:{self.source.line}" if self.source else ""
+        return f"{self.operator}{line}{f', in {self.layer}' if self.layer else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +127,17 @@ def from_values(values: dict[str, Any]) -> Recommendation:
         **{
             **values,
             "loss_scale": LossScale(**{**scale, "admissible": tuple(ends) if ends else None}),
-            "keep_fp32": tuple(KeepFP32(**one) for one in values["keep_fp32"]),
+            "keep_fp32": tuple(map(_kept, values["keep_fp32"])),
             "reasons": tuple(values["reasons"]),
             "would_change": tuple(values["would_change"]),
             "verified": Verified(**{**proof, "runs": tuple(map(_run, proof["runs"]))}) if proof else None,
         }
     )
+
+
+def _kept(values: dict[str, Any]) -> KeepFP32:
+    source = values.get("source")
+    return KeepFP32(**{**values, "source": Source(**source) if source else None})
 
 
 def _run(values: dict[str, Any]) -> Run:

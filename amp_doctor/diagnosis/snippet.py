@@ -9,7 +9,7 @@ from amp_doctor.diagnosis.words import listed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amp_doctor.diagnosis.recommendation import Recommendation
+    from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 
 _KINDS = ("cuda", "mps", "xpu")
 _CLIP = "    # Clip here, if at all: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
@@ -25,10 +25,12 @@ def snippet(recommendation: Recommendation, kind: str, *, half_weights: bool, tf
         )
     if recommendation.dtype == "float16":
         before += _scaler(recommendation, device)
-        if recommendation.keep_fp32:
-            before += _islands([one.layer for one in recommendation.keep_fp32], device)
+        layers = [one.layer for one in recommendation.keep_fp32 if one.whole]
+        before += _islands(layers, device) if layers else []
+        before += _lines([one for one in recommendation.keep_fp32 if not one.whole], device)
         loop = _float16(device)
     elif recommendation.dtype == "bfloat16":
+        before += _lines([one for one in recommendation.keep_fp32 if one.refused], device)
         loop = _bfloat16(device)
     else:
         before += ['torch.set_float32_matmul_precision("high")  # TF32 in matrix products'] if tf32 else []
@@ -62,6 +64,29 @@ def _islands(names: Sequence[str], device: str) -> list[str]:
         f"for name in [{', '.join(_quoted(name) for name in names)}]:",
         "    run_in_float32(model.get_submodule(name))",
     ]
+
+
+def _lines(kept: Sequence[KeepFP32], device: str) -> list[str]:
+    """How an operator stays in FP32, at its line: no code from here reaches into a forward method."""
+    out: list[str] = []
+    for one in kept:
+        out += [
+            *([] if out else ["", "# Operators that stay in FP32, each at its line:"]),
+            f"#     {_told(one.name)}: {_told(one.reason)}",
+        ]
+    if out:
+        out += [
+            f'#     with torch.autocast("{device}", enabled=False):',
+            "#         ...  # the line as it is, with .float() after each tensor that the operator reads",
+        ]
+        if any(one.refused and one.operator.startswith("binary_cross_entropy") for one in kept):
+            out.append("# Better: binary_cross_entropy_with_logits, without the sigmoid, needs no such region.")
+    return out
+
+
+def _told(text: str) -> str:
+    """What can stand in a comment."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _quoted(name: str) -> str:

@@ -1,0 +1,80 @@
+"""The operators of a replayed step: which of them stay in FP32, as found by trying, and what ails each in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp_doctor.diagnosis.facts import INPUT
+from amp_doctor.diagnosis.words import magnitude, percent
+
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Operator, Outcome, Profile
+
+O1_FLOAT16, O1_BFLOAT16 = "O1/float16", "O1/bfloat16"
+REFUSED = ("banned", "unsupported")
+# The operators by which an eps is added or a value is kept above one: what underflows in them is the eps.
+_ADDS_EPS = frozenset("add add_ iadd radd sub rsub clamp clamp_ clamp_min clip maximum".split())
+# What the loss and the gradients of a step may be off before a precision is said to change it.
+TOLERANCE = 0.1
+
+
+def tried(profile: Profile) -> tuple[Operator, ...]:
+    """The operators whose exemption brought the step back within the tolerance, each at its line."""
+    names = set(profile.replay.keep) if profile.replay is not None else set()
+    return tuple(one for one in profile.operators if one.precision == O1_FLOAT16 and _called(one) in names)
+
+
+def _called(one: Operator) -> str:
+    return f"{one.layer}: {one.operator}" if one.layer else one.operator
+
+
+def outcome(profile: Profile, precision: str) -> Outcome | None:
+    """What the replay under a precision came to; None when there was none."""
+    outcomes = profile.replay.outcomes if profile.replay is not None else ()
+    return next((one for one in outcomes if one.precision == precision), None)
+
+
+def spoiled(profile: Profile, precision: str) -> bool:
+    """Whether the replayed step came out otherwise than in FP32: its loss and, where they are known, its gradients.
+
+    A loss near zero has no relative error worth the name, and gradients alone may want another loss scale.
+    """
+    seen = outcome(profile, precision)
+    if seen is None:
+        return False
+    gradients = seen.gradient_error is None or seen.gradient_error > TOLERANCE
+    return seen.loss_error > TOLERANCE and gradients
+
+
+def too_coarse(profile: Profile) -> bool:
+    """Whether BF16, which has three bits fewer than FP16, changes the step; without a replay FP16 tells of it."""
+    if outcome(profile, O1_BFLOAT16) is not None:
+        return spoiled(profile, O1_BFLOAT16)
+    return any(one.trouble == "precision" for one in tried(profile))
+
+
+def adds_eps(one: Operator) -> bool:
+    """Whether what underflows in it is a constant that guards against zero."""
+    return one.trouble == "underflow" and one.phase == "forward" and one.operator.strip("_") in _ADDS_EPS
+
+
+def ails(one: Operator) -> str:
+    """What is wrong with it in half, as a clause about `it`."""
+    short = "BF16" if one.precision.endswith("bfloat16") else "FP16"
+    if one.trouble == "banned":
+        return "CUDA's autocast refuses it"
+    if one.trouble == "unsupported":
+        return f"it fails on what autocast hands it in {short}"
+    whose = "the gradients that its backward computes" if one.phase == "backward" else "its results"
+    if one.trouble == "overflow":
+        what = "its inputs" if one.operator.endswith(INPUT) else whose
+        return f"{what} reach {magnitude(one.amax)}; FP16 ends at 65504"
+    if adds_eps(one):
+        return f"the eps that it adds is zero in {short}"
+    if one.trouble == "underflow":
+        return f"{percent(one.lost)} of {whose} vanish in {short}"
+    if one.trouble == "accumulation":
+        return f"it adds up more than {short} can hold"
+    return (
+        f"{whose} are {percent(min(one.error, 1.0))} off in {short}" if one.error else f"{short} is too coarse for it"
+    )

@@ -1,0 +1,102 @@
+"""What a replayed step has tried is in the recommendation: the operator, its line and why, and code that shows how."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from amp_doctor.diagnosis.profile import Device, Layer, Operator, Outcome, Profile, Replay, Source
+from amp_doctor.diagnosis.recommend import recommend
+from amp_doctor.diagnosis.recommendation import KeepFP32, from_values, to_values
+from tests.diagnosis.test_recommend import CPU, H200, HEALTHY, T4
+
+LINE = Source("src/model.py", 26)
+MATMUL = Operator("matmul", "attn", LINE, "O1/float16", "overflow", "float16", 181_662.0)
+CANCELS = Operator("sub", "attn", LINE, "O1/float16", "precision", "float16", 2.0, error=0.8)
+BANNED = Operator("binary_cross_entropy", "", Source("train.py", 9), "O1/float16", "banned", "float16")
+GOOD = (Outcome("O1/float16", 1e-4, 1e-3), Outcome("O1/bfloat16", 1e-3, None))
+
+
+def replayed(*operators: Operator, keep: tuple[str, ...] = (), outcomes: tuple[Outcome, ...] = GOOD) -> Profile:
+    return replace(HEALTHY, operators=operators, replay=Replay(keep=keep, outcomes=outcomes))
+
+
+def test_an_operator_is_named_with_its_line_and_why() -> None:
+    [kept] = recommend(replace(replayed(MATMUL, keep=("attn: matmul",)), device=T4)).keep_fp32
+    assert kept == KeepFP32(
+        "attn", "the result of matmul in this layer reaches 181,662; FP16 ends at 65504", "matmul", LINE, whole=False
+    )
+    assert kept.name == "matmul at model.py:26, in attn"
+
+
+def test_the_snippet_shows_what_to_do_at_the_line() -> None:
+    found = recommend(replace(replayed(MATMUL, keep=("attn: matmul",)), device=T4))
+    assert found.dtype == "float16"
+    assert "#     matmul at model.py:26, in attn: the result of matmul" in found.snippet
+    assert '#     with torch.autocast("cuda", enabled=False):' in found.snippet
+    assert "get_submodule" not in found.snippet
+    compile(found.snippet, "snippet.py", "exec")
+
+
+def test_a_layer_that_is_the_operator_stays_as_a_layer() -> None:
+    fc1 = replace(HEALTHY.layers[0], source=LINE)
+    linear = replace(MATMUL, operator="linear", layer="fc1")
+    profile = replace(replayed(linear, keep=("fc1: linear",)), layers=(fc1, *HEALTHY.layers[1:]), device=T4)
+    found = recommend(profile)
+    assert [(one.name, one.operator, one.whole) for one in found.keep_fp32] == [("fc1", "linear", True)]
+    assert 'for name in ["fc1"]:' in found.snippet
+
+
+def test_what_was_not_tried_keeps_its_layer_and_who_reads_it() -> None:
+    layers = (Layer("norm", "Norm", Source("m.py", 1), 0), replace(HEALTHY.layers[1], order=5))
+    peak = replace(MATMUL, layer="norm")
+    profile = replace(replayed(peak), layers=(*layers, HEALTHY.layers[0]), device=T4)
+    assert [one.name for one in recommend(profile).keep_fp32] == ["norm", "fc2"]
+    assert [one.name for one in recommend(replace(profile, replay=Replay(keep=("norm: matmul",)))).keep_fp32] == [
+        "matmul at model.py:26, in norm"
+    ]
+
+
+def test_an_operator_that_is_too_coarse_in_float16_is_no_better_in_bfloat16() -> None:
+    keep = ("attn: sub",)
+    # Without a word about BF16: it has three bits fewer.
+    for outcomes in ((), (Outcome("O1/bfloat16", 0.7, None),)):
+        profile = replayed(CANCELS, keep=keep, outcomes=outcomes)
+        for device in (CPU, T4, H200):
+            found = recommend(replace(profile, device=device))
+            assert (found.dtype, [one.operator for one in found.keep_fp32]) == ("float16", ["sub"])
+            assert found.keep_fp32[0].reason == "its results are 80.0 % off in FP16"
+    assert recommend(replace(replayed(CANCELS, keep=keep), device=CPU)).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(("coarse", "expected"), [(0.001, "bfloat16"), (0.6, "float32")])
+def test_where_nothing_helps_float16_is_not_recommended(coarse: float, expected: str) -> None:
+    outcomes = (Outcome("O1/float16", 0.5, 0.9), Outcome("O1/bfloat16", coarse, None))
+    found = recommend(replace(replayed(outcomes=outcomes), device=CPU))
+    assert (found.dtype, found.keep_fp32) == (expected, ())
+
+
+def test_a_loss_near_zero_or_gradients_under_another_scale_prove_nothing() -> None:
+    for outcome in (Outcome("O1/float16", 0.5, 0.01), Outcome("O1/float16", 0.01, float("inf"))):
+        assert recommend(replace(replayed(outcomes=(outcome,)), device=CPU)).dtype == "float16"
+
+
+def test_what_autocast_refuses_needs_a_line_whatever_the_dtype() -> None:
+    for device in (CPU, T4, H200, Device()):
+        found = recommend(replace(replayed(BANNED), device=device))
+        assert found.dtype == recommend(replace(HEALTHY, device=device)).dtype
+        [kept] = found.keep_fp32
+        assert (kept.refused, kept.name) == (True, "binary_cross_entropy at train.py:9")
+        assert "train.py:9: CUDA's autocast refuses it" in found.snippet
+        assert "binary_cross_entropy_with_logits" in found.snippet
+
+
+def test_it_survives_json_and_an_older_file_is_read() -> None:
+    found = recommend(replace(replayed(MATMUL, BANNED, keep=("attn: matmul",)), device=T4))
+    values = json.loads(json.dumps(to_values(found)))
+    assert from_values(values) == found
+    assert values["keep_fp32"][0]["source"] == {"path": "src/model.py", "line": 26}
+    old = {**values, "keep_fp32": [{"layer": "fc1", "reason": "it overflows"}]}
+    assert from_values(old).keep_fp32 == (KeepFP32("fc1", "it overflows"),)
