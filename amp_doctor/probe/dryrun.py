@@ -23,6 +23,7 @@ from amp_doctor.probe.dryrun_cuda import pretend
 from amp_doctor.probe.dryrun_devices import redirect
 from amp_doctor.probe.dryrun_kernels import Kernels
 from amp_doctor.probe.dryrun_ranks import regroup
+from amp_doctor.probe.dryrun_sync import synchronise
 from amp_doctor.probe.patches import Patches
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class DryRun:
         pretend(self._patches)
         redirect(self._patches)
         regroup(self._patches)
+        synchronise(self._patches)
         self._autocast()
 
     def stop(self) -> None:

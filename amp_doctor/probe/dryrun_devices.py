@@ -48,6 +48,9 @@ def redirect(patches: Patches) -> None:
     patches.replace(Tensor, "is_cuda", property(lambda _: True))
     # Of `Module.to`.
     patches.replace(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to))
+    for kind in (torch.storage._StorageBase, torch.storage.TypedStorage):
+        patches.replace(kind, "cuda", _itself)
+    patches.replace(torch, "device", _Device)
     patches.replace(torch, "Generator", _generator(torch.Generator))
     patches.replace(torch, "load", _loading(torch.load))
     patches.replace(_device.DeviceContext, "__init__", _first_placed(_device.DeviceContext.__init__))
@@ -150,6 +153,36 @@ _METHODS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "record_stream": _nothing,
     "get_device": _zero,
 }
+
+
+def _itself(storage: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """Of storages, as `map_location=lambda storage, _: storage.cuda(0)` has it."""
+    return storage
+
+
+class _DeviceKind(type):
+    """What `torch.device` is meanwhile: without a GPU the class itself refuses a number. It makes real devices."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _DEVICE)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _DEVICE)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return _DEVICE(*(("cuda", *args) if args and type(args[0]) is int else args), **kwargs)
+
+    # Tables by type, as torch has them, find it.
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is _DEVICE
+
+    def __hash__(cls) -> int:
+        return hash(_DEVICE)
+
+
+_DEVICE: Any = torch.device
+_Device: Any = _DeviceKind("device", (), {"__doc__": _DEVICE.__doc__, "__module__": "torch"})
+_builtins._register_builtin(_Device, _builtins._find_builtin(_DEVICE))
 
 
 def _generator(original: Any) -> type:

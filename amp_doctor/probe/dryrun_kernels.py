@@ -33,6 +33,9 @@ ROUNDED = (
     # Half on CUDA, and without a half kernel on the CPU (torch's own table of dtypes, 2.13).
     "avg_pool3d multi_margin_loss multilabel_margin_loss polygamma round.decimals rrelu _upsample_bilinear2d_aa"
 ).split()
+# The same into a tensor that is given, where autocast casts nothing: in place and with `out=`, by the plain operator.
+IN_PLACE = {f"{name}_": name for name in "addmm baddbmm addmv addr addbmm".split()}
+OUT = {f"{name}.out": name for name in "mm bmm addmm baddbmm addmv addr addbmm mv dot vdot linear".split()}
 # The other way round: CUDA has no half kernel of that name.
 REFUSED = {"igamma": "igamma_cuda", "igammac": "igammac_cuda", "angle": "angle_cuda", "histc": "histc"}
 _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16"}
@@ -97,6 +100,11 @@ def _register() -> None:
             op = overload(name)
             if op is not None:
                 aten.impl(op, _rounded(op), HALF)
+        for table, write in ((IN_PLACE, _in_place), (OUT, _into)):
+            for name, plain in table.items():
+                op = overload(name)
+                if op is not None:
+                    aten.impl(op, write(op, overload(plain)), HALF)
         for name, make in FUSED.items():
             op = overload(name)
             aten.impl(op, _below(make(op)), HALF)
@@ -126,6 +134,39 @@ def _rounded(op: Any) -> Callable[..., Any]:
             return _narrow(op(*[_wide(one) for one in args], **kwargs), dtype)
 
     return kernel
+
+
+def _in_place(op: Any, plain: Any) -> Callable[..., Any]:
+    both = key(AUTOCAST) | key(HALF)
+
+    def kernel(target: Tensor, *args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(both):
+            if not _all_low(target, *args):
+                return op(target, *args, **kwargs)
+            return target.copy_(plain(_wide(target), *map(_wide, args), **kwargs))
+
+    return kernel
+
+
+def _into(op: Any, plain: Any) -> Callable[..., Any]:
+    both = key(AUTOCAST) | key(HALF)
+
+    def kernel(*args: Any, out: Tensor) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(both):
+            recorded = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(args))
+            if recorded or not _all_low(out, *args):
+                return op(*args, out=out)
+            result = plain(*map(_wide, args))
+            # What does not fit is resized, with a warning unless it is empty.
+            return out.copy_(result) if out.shape == result.shape else op(*args, out=out)
+
+    return kernel
+
+
+def _all_low(*args: Any) -> bool:
+    """Whether these are half tensors of one dtype."""
+    dtypes = {one.dtype for one in tensors(args)}
+    return len(dtypes) == 1 and dtypes <= set(LOW)
 
 
 def _below(call: Callable[..., Any]) -> Callable[..., Any]:
