@@ -64,12 +64,12 @@ def test_torchscript_knows_it() -> None:
         return x.to(device) + torch.zeros(2, device=torch.device("cpu"))
 
     moved.__annotations__ = {"x": Tensor, "device": torch.device, "return": Tensor}
-    assert torch.jit.script(moved)(torch.ones(2), torch.device("cpu")).tolist() == [1.0, 1.0]  # type: ignore[no-untyped-call]
+    assert torch.jit.script(moved)(torch.ones(2), torch.device("cpu")).tolist() == [1.0, 1.0]
 
 
 def test_storages_are_sent_to_a_gpu_when_loaded(tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(2)}, tmp_path / "model.pt")
-    found = torch.load(tmp_path / "model.pt", map_location=lambda storage, _: storage.cuda(0))
+    found = torch.load(tmp_path / "model.pt", map_location=lambda storage, _: storage.cuda(0))  # type: ignore[attr-defined]
     assert found["weight"].tolist() == [1.0, 1.0]
 
 
