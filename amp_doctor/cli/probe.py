@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from amp_doctor.cli import INTERRUPTED
 from amp_doctor.cli.cuda_amp import cuda_amp
 from amp_doctor.cli.diagnosed import Destination, preload, report_options
 from amp_doctor.cli.imports import file_of
 from amp_doctor.cli.output import complain
 from amp_doctor.cli.progress import StepLine
-from amp_doctor.cli.proof import Proof
+from amp_doctor.cli.proof import Proof, was_cut
 from amp_doctor.errors import AmpDoctorError
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ def _reporter(
         try:
             advice = proof.given(profile, script_status) if proof is not None else None
             status = destination.deliver(profile, fail_on, before="\n", advice=advice)
+            status = INTERRUPTED if was_cut(advice) else status
         except (AmpDoctorError, click.ClickException) as error:
             complain(str(error) if isinstance(error, AmpDoctorError) else error.format_message())
             status = error.exit_code

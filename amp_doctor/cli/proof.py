@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.errors import AmpDoctorError
+from amp_doctor.probe.interrupts import DEADLY, Interrupts
+from amp_doctor.probe.rerun import CUT, Command, ranks_of, unrepeatable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from amp_doctor.diagnosis.profile import Profile
     from amp_doctor.diagnosis.recommendation import Recommendation
-    from amp_doctor.probe.verify import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +29,13 @@ class Proof:
     @classmethod
     def of(cls, options: dict[str, Any]) -> Proof:
         """As the options say, from the directory and the environment that there are now."""
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise AmpDoctorError("--verify: a run of several ranks cannot be repeated; leave it out under torchrun")
-        from amp_doctor.probe.verify import Command
-
         words = (*(("-m",) if options["as_module"] else ()), options["script"], *options["arguments"])
         given = [("--time-limit", options["time_limit"]), ("--scratch", options["scratch"])]
         more = [text for name, value in given if value is not None for text in (name, str(value))]
-        return cls(Command(words, os.getcwd(), dict(os.environ), tuple(more)), options["verify_steps"])  # noqa: PTH109
+        now = dict(os.environ)
+        here = os.getcwd()  # noqa: PTH109
+        command = Command(words, here, now, tuple(more), ranks=ranks_of(now), unrepeatable=unrepeatable(now))
+        return cls(command, options["verify_steps"])
 
     def given(self, profile: Profile, script_status: int | None) -> Recommendation | None:
         """The recommendation, tried; None when the script failed, and there is nothing to repeat."""
@@ -47,11 +50,40 @@ class Proof:
             failed = Verified("inconclusive", 0, (), "the script failed, so it was not run again")
             return replace(advice, verified=failed)
         try:
-            # As the first run went: what asked for CUDA there will ask for it again.
-            command = replace(self.command, dry_run=profile.device.emulated)
-            return verify(profile, advice, command, self.steps, _say)
+            with _interruptible():
+                # As the first run went: what asked for CUDA there will ask for it again.
+                command = replace(self.command, dry_run=profile.device.emulated)
+                return verify(profile, advice, command, self.steps, _say)
         except KeyboardInterrupt:
-            return replace(advice, verified=Verified("inconclusive", 0, (), "it was interrupted"))
+            return replace(advice, verified=Verified("inconclusive", 0, (), CUT))
+
+
+def was_cut(advice: Recommendation | None) -> bool:
+    """Whether the runs were interrupted: then the status to exit with is that of an interrupted program."""
+    return advice is not None and advice.verified is not None and advice.verified.reason == CUT
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and the signals that end a process end the runs, whatever handlers the script has left; then comes the
+    report, and then the end by that signal.
+    """
+    before: dict[int, Any] = {}
+
+    def arrives(number: int, frame: Any) -> None:
+        earlier: Any = before.get(number)
+        if isinstance(getattr(earlier, "__self__", None), Interrupts):
+            earlier(number, frame)
+        raise KeyboardInterrupt
+
+    try:
+        for number in (signal.SIGINT, *DEADLY):
+            with suppress(ValueError):  # not the main thread
+                before[number] = signal.signal(number, arrives)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier if earlier is not None else signal.SIG_DFL)
 
 
 def _say(run: str) -> None:

@@ -12,6 +12,7 @@ from math import isfinite
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.profile import WEIGHT_GRAD
 from amp_doctor.diagnosis.recommendation import Run
 from amp_doctor.diagnosis.words import count, magnitude, percent
@@ -65,6 +66,16 @@ def lost(full: Profile, profile: Profile) -> float | None:
         total += counts.nonzero
         gone += min(max(0.0, zeros - counts.zeros), counts.nonzero)
     return gone / total if total else None
+
+
+def still_half(profile: Profile) -> str:
+    """What was in half all the same, in a run that was to have none of it; empty when nothing was."""
+    sites = ((layer.name, layer.sites[WEIGHT_GRAD].dtype) for layer in profile.layers if WEIGHT_GRAD in layer.sites)
+    met = [name for name, dtype in sites if dtype in HALF]
+    if not met and not any(dtype in HALF for log in profile.optimizers for dtype in log.dtypes):
+        return ""
+    where = f" of {met[0]}" if met else ""
+    return f"the script makes weights{where} half in a way that cannot be undone from outside"
 
 
 def judge(full: Run, tried: Run, again: Run | None = None) -> Judgement:

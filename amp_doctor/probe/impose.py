@@ -19,7 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from amp_doctor.probe.loss_scaling import LossScaling
 from amp_doctor.probe.patches import Patches
-from amp_doctor.probe.trial import SEED, Trial
+from amp_doctor.probe.trial import Trial, seed
+from amp_doctor.probe.widen import Widening
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ class Imposed:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self._below, self._above = Patches(), Patches()
+        self._widening = Widening() if trial.widen else None
         scaled = trial.dtype == "float16" and trial.init_scale is not None
         self.scaling = LossScaling(trial.init_scale or 1.0) if scaled else None
         self._dtype: torch.dtype = getattr(torch, trial.dtype or "float32")
@@ -57,7 +59,9 @@ class Imposed:
 
     def below(self) -> None:
         """Seed, and what the session is not to see."""
-        torch.manual_seed(SEED)
+        torch.manual_seed(seed())
+        if self._widening is not None:
+            self._widening.install(self._below)
         if self.scaling is not None:
             self.scaling.patch(self._below)
         if self.trial.imposes:
@@ -86,6 +90,8 @@ class Imposed:
         """Twice is once."""
         if self.scaling is not None:
             self.scaling.remove()
+        if self._widening is not None:
+            self._widening.remove()
         self._below.undo()
 
     # --- regions ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ that it may clip and accumulate as it always did. A step with an infinite gradie
 gradients, and the scale is halved.
 
 Left out: `torch.autograd.grad`, whose results are the script's own; optimizers with a closure, which no GradScaler
-takes either; sharded parameters, whose gradients pass no tensor hook.
+takes either; sharded parameters, whose gradients pass no tensor hook: with them nothing is scaled.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
+
+from amp_doctor.probe.trial import SHARDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,6 +44,7 @@ class LossScaling:
         self._used = 1.0
         self._met = False
         self._dropped: Optimizer | None = None
+        self._sharded = False
 
     def patch(self, patches: Patches) -> None:
         """Below the session, which is to see the loss as the script made it."""
@@ -64,8 +67,10 @@ class LossScaling:
     def hook(self, parameters: Iterable[Any]) -> None:
         """Divide what reaches these leaves."""
         for one in parameters:
-            leaf = isinstance(one, Tensor) and one.requires_grad and one.is_leaf and not hasattr(one, "to_local")
-            if leaf and one not in self._hooked:
+            leaf = isinstance(one, Tensor) and one.requires_grad and one.is_leaf
+            if leaf and hasattr(one, "to_local"):
+                self._sharded = True
+            elif leaf and one not in self._hooked:
                 self._hooked[one] = True
                 self._handles.append(one.register_hook(self._divided))
 
@@ -86,6 +91,9 @@ class LossScaling:
                 self._met = False
             for optimizer in self._optimizers:
                 self.hook(p for group in optimizer.param_groups for p in group["params"])
+            if self._sharded:
+                self.session.note(SHARDED)
+                return original(tensors, grad_tensors, *args, **kwargs)
             self._used = self.scale
             self._depth += 1
             self.session.gradients.enter_scale(self._used)

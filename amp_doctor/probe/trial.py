@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from dataclasses import asdict, dataclass
 
 # Any would do, as long as all runs have the same.
 SEED = 20_240_229
+# A note about a run in which a loss scale could not be patched in.
+SHARDED = (
+    "the gradients of sharded parameters cannot be unscaled from outside, so that no loss scale could be patched in"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +21,15 @@ class Trial:
     """`dtype` is that of autocast: float16, bfloat16, float32 for none at all, empty for what the script asks for.
 
     With `regions` autocast is entered although the script has none. `init_scale` is for the scaler of the script, or
-    for a loss scale of ours where it has none; `keep_fp32` names layers that run without autocast.
+    for a loss scale of ours where it has none; `keep_fp32` names layers that run without autocast. With `widen` what
+    the script casts to half stays in float32.
     """
 
     dtype: str = ""
     regions: bool = False
     init_scale: float | None = None
     keep_fp32: tuple[str, ...] = ()
+    widen: bool = False
 
     @classmethod
     def read(cls, text: str) -> Trial:
@@ -40,11 +47,17 @@ class Trial:
         return self.dtype in ("float16", "bfloat16")
 
 
+def seed() -> int:
+    """The seed of this process; ranks differ, as they would without any."""
+    rank = os.environ.get("RANK", "")
+    return SEED + (int(rank) if rank.isdigit() else 0)
+
+
 def seed_numpy() -> None:
     """Seed numpy's global generator; a script that seeds it does so later, and has its own way."""
-    sys.modules["numpy"].random.seed(SEED)
+    sys.modules["numpy"].random.seed(seed())
 
 
 def seed_python() -> None:
     """Likewise Python's."""
-    random.seed(SEED)
+    random.seed(seed())

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.diagnosis.recommendation import Run, Verified
 from amp_doctor.diagnosis.revise import next_best
-from amp_doctor.diagnosis.verdict import INCONCLUSIVE, REFUTED, VERIFIED, Judgement, judge, run_of
+from amp_doctor.diagnosis.verdict import INCONCLUSIVE, REFUTED, VERIFIED, Judgement, judge, run_of, still_half
 from amp_doctor.probe.fresh import Fresh, loaded
-from amp_doctor.probe.rerun import Command, environment_of, rerun
+from amp_doctor.probe.rerun import CUT, Command, environment_of, rerun
 from amp_doctor.probe.trial import SHARDED, Trial
-from amp_doctor.probe.widen import still_half
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Command", "verify"]
 
 HALF = {"float16", "bfloat16"}
-CUT = "it was interrupted"
 
 
 class _Cut(Exception):
@@ -105,7 +103,7 @@ class _Proof:
         judgement = judge(full, full)
         if not self._widen:
             return judgement
-        why = "the script casts to half, and undoing that from outside breaks it, so that there is no FP32 run to compare with"
+        why = "the script casts to half, and breaks when that is undone from outside: there is no FP32 to compare with"
         return Judgement(INCONCLUSIVE, f"{why}: {full.failure or 'it made no step'}")
 
     @property
@@ -186,9 +184,7 @@ class _Proof:
 
     def _run(self, settings: str, trial: Trial, dry_run: bool) -> Run:
         self._say(f"{settings}, {self._steps} steps")
-        done = rerun(
-            self._fresh, self._command, trial, self._steps, dry_run=dry_run, seconds=self._seconds()
-        )
+        done = rerun(self._fresh, self._command, trial, self._steps, dry_run=dry_run, seconds=self._seconds())
         if not self._runs:
             self._full = done.profile
         self._last = done.profile

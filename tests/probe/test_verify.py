@@ -10,7 +10,9 @@ import pytest
 from amp_doctor.diagnosis.profile import Device, Precision, Profile, Steps
 from amp_doctor.diagnosis.recommendation import KeepFP32, LossScale, Recommendation
 from amp_doctor.probe.trial import Trial
-from amp_doctor.probe.verify import Command, run_trial, verify
+from amp_doctor.probe.fresh import Fresh
+from amp_doctor.probe.rerun import Command, Rerun, environment_of, rerun
+from amp_doctor.probe.verify import verify
 from tests.probe.running import environment, plain, probed, write
 
 if TYPE_CHECKING:
@@ -164,6 +166,12 @@ def proven(where: Path, code: str, recommendation: Recommendation, **precision: 
     return found
 
 
+def run_trial(command: Command, trial: Trial, steps: int, dry_run: bool = False) -> Rerun:
+    """One run, in a process of its own."""
+    with Fresh(environment_of(command.environment), command.directory) as fresh:
+        return rerun(fresh, command, trial, steps, dry_run=dry_run, seconds=10.0)
+
+
 def verdict(recommendation: Recommendation) -> str:
     assert recommendation.verified is not None
     return recommendation.verified.verdict
@@ -258,8 +266,9 @@ def test_few_steps_prove_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dtype", "scale"), [("float16", 4096.0), ("bfloat16", 4096.0)])
 def test_what_the_script_has_of_its_own_is_set(tmp_path: Path, dtype: str, scale: float) -> None:
     command = Command((write(tmp_path, SCALED),), str(tmp_path), environment(), (), True)
-    profile, failure = run_trial(command, Trial(dtype, init_scale=scale), 5, True)
-    assert failure == ""
+    done = run_trial(command, Trial(dtype, init_scale=scale), 5, dry_run=True)
+    profile = done.profile
+    assert done.failure == ""
     assert profile.precision.autocast == (dtype,)
     scales = {event.scale for event in profile.scaler}
     assert scales == ({4096.0} if dtype == "float16" else set())  # bfloat16 needs none
@@ -279,15 +288,16 @@ def test_as_written_is_run_where_it_differs(tmp_path: Path) -> None:
 def test_the_float32_run_is_the_plain_run(tmp_path: Path) -> None:
     code = HEALTHY.replace("loss.backward()", "loss.backward()\n    print(loss.item())")
     command = Command((write(tmp_path, code),), str(tmp_path), environment())
-    profile, failure = run_trial(command, Trial("float32"), 30, False)
-    assert failure == ""
+    done = run_trial(command, Trial("float32"), 30)
+    profile = done.profile
+    assert done.failure == ""
     told = plain(tmp_path, "train.py").out.split()[:30]
     assert [str(loss) for loss in profile.loss] == told
 
 
 def test_a_script_without_seeds_gets_them(tmp_path: Path) -> None:
     command = Command((write(tmp_path, UNSEEDED),), str(tmp_path), environment())
-    first, second = (run_trial(command, Trial("float32"), 6, False)[0] for _ in range(2))
+    first, second = (run_trial(command, Trial("float32"), 6).profile for _ in range(2))
     assert len(first.loss) == 6
     assert first.loss == second.loss
 
