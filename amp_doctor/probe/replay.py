@@ -15,27 +15,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
+from amp_doctor.probe.backward import Edge, Flow, Watch
 from amp_doctor.probe.compare import Compared, compare
 from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened
 from amp_doctor.probe.flops import Flops, recurrent
+from amp_doctor.probe.graph_calls import OutOfTime, invoke, last_uses, name_of
 from amp_doctor.probe.precisions import Precision, Rules
 from amp_doctor.probe.tape import UNINITIALISED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from amp_doctor.probe.recorded import Recording
 
 _NORMS = frozenset("batch_norm layer_norm group_norm instance_norm rms_norm".split())
 _CREATED = frozenset("zeros ones full rand randn arange linspace logspace eye empty tensor scalar_tensor".split())
+_CASTS = frozenset("float half bfloat16 to type type_as".split())
 # What the CPU has no kernel for and a GPU has.
 _ONLY_ON_CPU = ("not implemented for", "mkldnn", "could not create a primitive")
 _MIXED = ("dtype", "should be the same", "expected scalar type")
-_TO_HALF = frozenset(("half", "bfloat16"))
-
-
-class OutOfTime(Exception):
-    """The replay took longer than it was given."""
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ class Node:
     """What a call came to. `dtype` is that of its result under the precision; `inputs` are the nodes it read.
 
     `refused` holds the words of an error that the reduced precision raised; `cast` the largest magnitude of an input
-    that the cast to half made infinite.
+    that the cast to half made infinite. `flow` is what its backward did, where there was one.
     """
 
     node: fx.Node
@@ -55,6 +53,7 @@ class Node:
     swallowed: float = 0.0
     flops: int = 0
     inputs: tuple[fx.Node, ...] = ()
+    flow: Flow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,8 @@ class _Run:
         self._losses: list[tuple[float, float]] = []
         self._leaves: list[tuple[str, Tensor, Tensor]] = []
         self._module = recording.graph_module
-        self._last = _last_uses(self._module.graph)
+        self._last = last_uses(self._module.graph)
+        self._watch = Watch(self._scale)
 
     def all(self) -> Replayed:
         found = []
@@ -127,10 +127,13 @@ class _Run:
             for dead in self._last.get(node, ()):
                 self._wide.pop(dead, None)
                 self._low.pop(dead, None)
+        calls = tuple(one for one in found if one is not None)
+        for one in calls:
+            one.flow = self._watch.flows.get(one.node)
         gradients = [(name, _gradient(wide, low, self._scale)) for name, wide, low in self._leaves]
         return Replayed(
             self._precision,
-            tuple(one for one in found if one is not None),
+            calls,
             tuple(self._losses),
             tuple((name, one) for name, one in gradients if one is not None),
             self._gradient_error(),
@@ -160,7 +163,7 @@ class _Run:
     def _call(self, node: fx.Node) -> Node | None:
         name = name_of(node)
         if name in ("_set_grad_enabled", "set_rng_state"):
-            _invoke(node, *self._given(node, self._wide))
+            invoke(node, *self._given(node, self._wide))
             return None
         if name in ("_enter_autocast", "_exit_autocast"):
             return None  # regions of the script's own: the precision asked for takes their place
@@ -170,8 +173,12 @@ class _Run:
         found = Node(node, inputs=tuple(node.all_input_nodes))
         state = torch.default_generator.get_state() if "rng" in node.meta else None
         args, kwargs = widened(self._given(node, self._wide))
+        edges = self._edges(args, kwargs)
         with Flops() as flops:
-            wide = _invoke(node, args, kwargs, wide=True)
+            wide = invoke(node, args, kwargs, wide=True)
+        if name in _CASTS and isinstance(wide, Tensor) and wide is args[0] and edges:
+            wide = wide.view_as(wide)  # a call of its own, as in the reduced precision
+        self._watch.call(node, edges, wide, wide=True)
         found.flops = flops.total + recurrent(name, args)
         if state is not None:
             torch.default_generator.set_state(state)
@@ -180,8 +187,10 @@ class _Run:
         casts.count, casts.above, casts.below = 0, 0.0, 0.0
         args, kwargs = self._given(node, self._low)
         before = args[0].detach().clone() if name in ("add", "add_", "__iadd__") and is_low(args[:1]) else None
+        edges = self._edges(args, kwargs)
         try:
             low = self._reduced(node, args, kwargs)
+            self._watch.call(node, edges, low, wide=False)
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             found.refused = str(error).split("\n")[0]
             low = cut(in_dtype(wide, self._precision.low if is_low(args) else None))
@@ -202,23 +211,26 @@ class _Run:
         self._low[node] = low
         return found
 
+    def _edges(self, args: Any, kwargs: Any) -> dict[Any, Edge]:
+        return self._watch.arguments((args, kwargs)) if self._with_backward else {}
+
     def _reduced(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         name, to = name_of(node), self._precision.weights
         if node.name in self._exempt or (self._precision.norms and name in _NORMS):
-            result = _invoke(node, *widened((args, kwargs), dtypes=False))
+            result = invoke(node, *widened((args, kwargs), dtypes=False))
             return in_dtype(result, to) if name in _NORMS and node.name not in self._exempt else result
         if "rng" in node.meta and "dropout" in name:
             # The same elements are dropped, whatever the dtype.
-            return in_dtype(_invoke(node, *widened((args, kwargs), dtypes=False)), args[0].dtype)
+            return in_dtype(invoke(node, *widened((args, kwargs), dtypes=False)), args[0].dtype)
         with self._rules.on():
             try:
-                result = _invoke(node, args, kwargs)
+                result = invoke(node, args, kwargs)
             except (RuntimeError, NotImplementedError) as error:
                 if any(words in str(error) for words in _ONLY_ON_CPU):
-                    result = in_dtype(_invoke(node, *widened((args, kwargs), dtypes=False)), self._precision.low)
+                    result = in_dtype(invoke(node, *widened((args, kwargs), dtypes=False)), self._precision.low)
                 elif to is not None and any(words in str(error) for words in _MIXED):
                     # A model of half weights has a cast here, which in the recorded FP32 step was none.
-                    result = _invoke(node, *narrowed((args, kwargs), to))
+                    result = invoke(node, *narrowed((args, kwargs), to))
                 else:
                     raise
         return in_dtype(result, to) if to is not None and name in _CREATED else result
@@ -226,7 +238,7 @@ class _Run:
     def _backward(self, node: fx.Node) -> None:
         args, kwargs = self._given(node, self._wide)
         if self._with_backward:
-            _invoke(node, args, kwargs)
+            invoke(node, args, kwargs)
         roots = args[0] if isinstance(args[0], (tuple, list)) else [args[0]]
         args, kwargs = self._given(node, self._low)
         lows = args[0] if isinstance(args[0], (tuple, list)) else [args[0]]
@@ -257,19 +269,6 @@ class _Run:
         return self._precision.norms and any(name_of(user) in _NORMS for user in node.users)
 
 
-def name_of(node: fx.Node) -> str:
-    """The function or method that a node calls."""
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-
-
-def _invoke(node: fx.Node, args: Any, kwargs: Any, *, wide: bool = False) -> Any:
-    if node.op == "call_method":
-        name = "float" if wide and node.target in _TO_HALF else str(node.target)
-        return getattr(args[0], name)(*args[1:], **kwargs)
-    target: Callable[..., Any] = node.target  # type: ignore[assignment]
-    return target(*args, **kwargs)
-
-
 def _swallowed(before: Tensor, added: Any, after: Tensor) -> float:
     """The share of non-zero terms that a sum in half does not notice."""
     if not isinstance(added, Tensor):
@@ -283,14 +282,3 @@ def _gradient(wide: Tensor, low: Tensor, scale: float) -> Compared | None:
     if wide.grad is None or low.grad is None:
         return None
     return compare(wide.grad, low.grad.double() / scale)
-
-
-def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    last: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        for one in node.all_input_nodes:
-            last[one] = node
-    uses: dict[fx.Node, list[fx.Node]] = {}
-    for one, node in last.items():
-        uses.setdefault(node, []).append(one)
-    return uses

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from amp_doctor.diagnosis.profile import Replay
-from amp_doctor.probe.device_count import on_host
+from amp_doctor.probe.recordable import OTHER_RANK, Alone, ranks, unrecordable
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator, Profile
@@ -24,7 +23,11 @@ _ENDS = ("steps", "finished")
 _SECONDS = 5.0
 _SHARE = 0.5
 _MOST = 60.0
+# Other ranks wait for the first to come to its end.
+_MOST_OF_RANKS = 20.0
 _OPERATORS = 20
+# The precision that stands for an opt level.
+_LEVELS = frozenset(("O1/float16", "O2/float16", "O3/float16"))
 
 
 class Replaying:
@@ -34,6 +37,7 @@ class Replaying:
         self._session = session
         self._recorder: Recorder | None = None
         self._recorded: Recorder | None = None
+        self._reason = "the run ended before its second step was over"
 
     def step_ends(self) -> None:
         """The step under way is over: if it was recorded, that was it."""
@@ -44,7 +48,12 @@ class Replaying:
     def step_begins(self) -> None:
         """Another step begins."""
         session = self._session
-        if session.step != _STEP or session.device is None or not on_host(session.device) or _distributed():
+        if session.step != _STEP or session.device is None:
+            return
+        self._reason = unrecordable(session)
+        if self._reason:
+            if self._reason != OTHER_RANK:
+                session.note(f"no step was recorded and replayed: {self._reason}")
             return
         with session.guard("operators of a recorded step"):
             from amp_doctor.probe.record import Recorder
@@ -62,17 +71,23 @@ class Replaying:
         """The profile with the operators that the replays have found."""
         session, recorder = self._session, self._recorded
         self._recorded = None
-        if recorder is None or profile.ended not in _ENDS:
-            return profile
+        if recorder is None:
+            return replace(profile, replay=Replay(recorded=False, reason=self._reason))
+        if profile.ended not in _ENDS:
+            return replace(profile, replay=Replay(recorded=False, reason=f"how the run ended: {profile.ended}"))
         notes: list[str] = []
         try:
             from amp_doctor.probe.examine import examine
 
             began, active = time.perf_counter(), session.active
             session.active = False
+            several = ranks() > 1
             try:
                 recording = recorder.stop()
-                examined = examine(recording, min(_MOST, max(_SECONDS, _SHARE * profile.seconds)))
+                most = _MOST_OF_RANKS if several else _MOST
+                seconds = min(most, max(_SECONDS, _SHARE * profile.seconds))
+                with Alone() if several else nullcontext():
+                    examined = examine(recording, seconds, _scale(profile))
             finally:
                 session.active = active
             notes += [*recording.notes, *examined.notes]
@@ -84,6 +99,7 @@ class Replaying:
             )
         except Exception as error:  # noqa: BLE001 - the profile is worth having without it
             notes.append(f"the recorded step could not be replayed: {type(error).__name__}: {error}")
+            profile = replace(profile, replay=Replay(recorded=False, reason=notes[-1]))
         return replace(profile, notes=(*profile.notes, *(one for one in notes if one not in profile.notes)))
 
 
@@ -92,34 +108,49 @@ def _joined(seen: tuple[Operator, ...], replayed: tuple[Operator, ...]) -> tuple
     largest = {(one.operator, one.source): one for one in seen}
     joined = []
     for one in replayed:
-        met = largest.pop((one.operator, one.source), None) if one.trouble == "overflow" else None
+        met = largest.pop((one.operator, one.source), None) if _overflows(one) and one.phase == "forward" else None
         joined.append(replace(one, amax=max(one.amax, met.amax)) if met is not None else one)
-    first = [one for one in joined if one.trouble == "overflow" and one.precision.startswith("O1")]
+    first = [one for one in joined if _overflows(one) and one.precision.startswith("O1")]
     rest = [one for one in joined if one not in first]
     return (*first, *largest.values(), *rest)[:_OPERATORS]
 
 
-def _summary(examined: Examined) -> Replay | None:
-    """The numbers of O1 in float16."""
+def _overflows(one: Operator) -> bool:
+    return one.trouble in ("overflow", "accumulation")
+
+
+def _summary(examined: Examined) -> Replay:
+    """The numbers of O1 in float16, the bytes of every opt level, and the precisions side by side."""
     from amp_doctor.probe.gains import gains
 
     if not examined.replays:
-        return None
-    first = examined.replays[0]
-    found = gains(first)
-    errors = [abs(wide - low) / abs(wide) for wide, low in first.losses if wide]
+        return Replay(exact=examined.exact, recorded=False, reason=examined.notes[0])
+    found = {one.precision.name: gains(one) for one in examined.replays}
+    first, outcome = found[examined.replays[0].precision.name], examined.outcomes[0]
+    levels = {name[:2]: one.activations for name, one in found.items() if name in _LEVELS}
     return Replay(
-        max(errors, default=0.0),
-        first.gradient_error,
-        found.casts,
-        found.flops,
-        found.tensor_cores,
-        found.aligned,
-        found.speed,
-        found.assumptions,
+        outcome.loss_error,
+        outcome.gradient_error or 0.0,
+        first.casts,
+        first.flops,
+        first.tensor_cores,
+        first.aligned,
+        first.speed,
+        first.assumptions,
         tuple(f"{one.layer}: {one.operator}" if one.layer else one.operator for one in examined.kept or ()),
+        examined.exact,
+        {"O0": first.activations_fp32, **levels},
+        examined.outcomes,
     )
 
 
-def _distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+def _scale(profile: Profile) -> float:
+    """The loss scale in force when the run ended, or the one that is recommended where nothing was scaled."""
+    from amp_doctor.diagnosis.recommend import recommend
+    from amp_doctor.probe.keeping import SCALE
+
+    good = [event.scale for event in profile.scaler if not event.found_inf]
+    if good:
+        return good[-1]
+    advised = recommend(profile).loss_scale
+    return (advised.init_scale if advised.needed else None) or SCALE

@@ -16,7 +16,7 @@ from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.profile import Operator
 from amp_doctor.numerics.formats import BF16, FP16
 from amp_doctor.probe.dtypes import LOW, dtype_name
-from amp_doctor.probe.replay import Node, Replayed, name_of
+from amp_doctor.probe.graph_calls import name_of
 from amp_doctor.probe.write_graph import ADDS
 
 if TYPE_CHECKING:
@@ -25,12 +25,17 @@ if TYPE_CHECKING:
     from torch import fx
 
     from amp_doctor.numerics.formats import Format
+    from amp_doctor.probe.compare import Compared
+    from amp_doctor.probe.replay import Node, Replayed
 
 OVERFLOW, UNDERFLOW, PRECISION = "overflow", "underflow", "precision"
 BANNED, UNSUPPORTED = "banned", "unsupported"
 # A share of elements that an operator may lose, and how far above its inputs' its error must be to be its own.
 _LOST = 0.02
+_WEIGHT = 4
 _JUMP = 4.0
+# Below this share of what it was computed from, FP32's own result is nothing but rounding.
+_NOISE = 2.0**-20
 # Relative error of one result, in units of the format's eps: 4 % in float16, 31 % in bfloat16.
 _ERROR = 40.0
 _SWALLOWED = 0.9
@@ -42,11 +47,15 @@ _FLOAT32_MAX = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One call that goes wrong; `rank` orders, larger first: overflow and refusals before losses."""
+    """One call that goes wrong; `rank` orders, larger first: overflow and refusals before losses.
+
+    `gradient` is the one that its backward spoils, where it is the backward that goes wrong.
+    """
 
     node: Node
     trouble: str
     rank: float
+    gradient: Compared | None = None
 
 
 def troubles(replayed: Replayed) -> tuple[Trouble, ...]:
@@ -63,7 +72,7 @@ def troubles(replayed: Replayed) -> tuple[Trouble, ...]:
             mended.add(one.node)
         if trouble is not None:
             trouble = replace(trouble, rank=trouble.rank - 1e-6 * position)
-            key = (*_place(one), trouble.trouble)
+            key = (*place(one), trouble.trouble)
             if key not in found or found[key].rank < trouble.rank:
                 found[key] = trouble
     return tuple(sorted(found.values(), key=lambda one: -one.rank))
@@ -95,12 +104,18 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     if name in _ADDS_EPS and any(0 < abs(value) <= form.zero_threshold for value in _constants(one.node)):
         return Trouble(one, UNDERFLOW, 1.0 + seen.lost)
     lost = seen.lost - max((i.compared.lost for i in inputs), default=0.0)
-    if lost > _LOST:
-        # What is lost beside much larger values changes little.
+    # What is lost beside much larger values changes little, if nobody divides by it.
+    if lost > _LOST and (_WEIGHT * seen.error > _LOST or _divides(one, known)):
         return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
     if one.swallowed > _SWALLOWED or _running_sum(one):
         return Trouble(one, PRECISION, 0.4)
     return _amplified(one, inputs, form)
+
+
+def _divides(one: Node, known: Mapping[fx.Node, Node]) -> bool:
+    """Whether a call that has overflowed divides by the result, or takes its logarithm."""
+    users = (known[user] for user in one.node.users if user in known)
+    return any(user.compared.broken and name_of(user.node) in _INVERSES for user in users)
 
 
 def _running_sum(one: Node) -> bool:
@@ -119,6 +134,8 @@ def _handed_on(trouble: Trouble, mended: set[fx.Node], one: Node) -> bool:
 
 def _amplified(one: Node, inputs: list[Node], form: Format) -> Trouble | None:
     error, given = one.compared.error, max((i.compared.error for i in inputs), default=0.0)
+    if one.compared.amax < _NOISE * max((i.compared.amax for i in inputs), default=0.0):
+        return None
     if isfinite(error) and error > _ERROR * form.eps and error > _JUMP * max(given, form.eps / 2):
         return Trouble(one, PRECISION, min(error, 1.0))
     return None
@@ -136,25 +153,28 @@ def _constants(node: fx.Node) -> list[float]:
     ]
 
 
-def _place(one: Node) -> tuple[Any, ...]:
+def place(one: Node) -> tuple[Any, ...]:
+    """Operator, layer and line."""
     return name_of(one.node), one.node.meta.get("layer", ""), one.node.meta.get("source")
 
 
 def _operator(trouble: Trouble, replayed: Replayed) -> Operator:
     one = trouble.node
-    name, layer, source = _place(one)
-    seen, dtype = one.compared, one.dtype or one.node.meta.get("dtype")
+    name, layer, source = place(one)
+    backward = trouble.gradient is not None
+    seen, dtype = trouble.gradient or one.compared, one.dtype or one.node.meta.get("dtype")
     name = name.strip("_") if name.startswith("__") else name
     return Operator(
-        name + INPUT if one.cast and seen.amax < FP16.overflow_threshold else name,
+        name + INPUT if one.cast and not backward and seen.amax < FP16.overflow_threshold else name,
         layer,
         source,
         replayed.precision.name,
         trouble.trouble,
         dtype_name(dtype) if dtype is not None else "",
-        max(seen.amax, one.cast),
+        seen.amax if backward else max(seen.amax, one.cast),
         seen.lost,
         seen.error if isfinite(seen.error) else 0.0,
         one.flops,
         one.casts,
+        "backward" if backward else "forward",
     )

@@ -38,7 +38,7 @@ def mean_of_squares(x: Tensor) -> Tensor:
     return (large * large).mean()  # ILL
 
 
-@enter("O3/float16", "square")
+@enter("O2/float16", "square")
 def mean_of_squares_by_square(x: Tensor) -> Tensor:
     return (600 * x).square().mean()  # ILL
 
@@ -70,13 +70,13 @@ def mask_by_masked_fill(x: Tensor) -> Tensor:
     return scores.softmax(-1).square().sum()
 
 
-@enter("O3/float16", "exp", "sum")
+@enter("O2/float16", "exp", "sum")
 def exp_before_normalising(x: Tensor) -> Tensor:
     weights = torch.exp(12 + x)  # ILL
     return (weights / weights.sum(1, keepdim=True)).square().sum()
 
 
-@enter("O3/float16", "exp", "sum")
+@enter("O2/float16", "exp", "sum")
 def softmax_by_hand(x: Tensor) -> Tensor:
     shifted = x + 9
     return (shifted.exp() / shifted.exp().sum(1, keepdim=True)).square().sum()  # ILL
@@ -89,7 +89,7 @@ def cosine_of_tiny_vectors(x: Tensor) -> Tensor:
     return (dot / (a.norm(dim=1) * b.norm(dim=1))).mean()
 
 
-@enter("O3/float16", "sum")
+@enter("O2/float16", "sum")
 def sum_over_an_image(x: Tensor) -> Tensor:
     image = torch.ones(512, 512) * x.mean().sigmoid()
     return image.sum() / 512**2  # ILL
@@ -110,7 +110,7 @@ def chain_of_divisions(x: Tensor) -> Tensor:
     return (y * 1e9).square().mean()
 
 
-@enter("O3/float16", "exp", "sum")
+@enter("O2/float16", "exp", "sum")
 def logsumexp_by_hand(x: Tensor) -> Tensor:
     return (5 * x + 12).exp().sum(1).log().mean()  # ILL
 

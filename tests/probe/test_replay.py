@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from amp_doctor.probe.examine import examine, within
+from amp_doctor.probe.examine import examine
+from amp_doctor.probe.graph_calls import name_of
+from amp_doctor.probe.keeping import within
 from amp_doctor.probe.precisions import O1_BF16, O1_FP16, O2_FP16, O3_FP16, PRECISIONS, WRITTEN
-from amp_doctor.probe.replay import name_of, replay
+from amp_doctor.probe.replay import replay
 from amp_doctor.probe.troubles import troubles
 from tests.probe import operator_illnesses
 from tests.probe.operator_illnesses import ILLNESSES
