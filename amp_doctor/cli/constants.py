@@ -59,7 +59,11 @@ class Constants:
         self._given = given(arguments)
         self._assigned: dict[str, list[ast.expr]] = {}
         self._defaults: dict[str, list[ast.expr]] = {}
+        self._passed: dict[str, list[tuple[str, ast.expr]]] = {}
+        self._defined: set[str] = set()
         self._options: dict[str, Values] = {}
+        # What a name comes to; while it is being asked for, nothing.
+        self._met: dict[tuple[str, bool], Values] = {}
         for tree in trees:
             for node in ast.walk(tree):
                 self._learn(node)
@@ -92,8 +96,15 @@ class Constants:
             for one, standard in zip(node.kwonlyargs, node.kw_defaults, strict=True):
                 if standard is not None:
                     self._defaults.setdefault(one.arg, []).append(standard)
-        elif isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "add_argument":
-            self._option(node)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            self._defined.add(node.name)
+        elif isinstance(node, ast.Call):
+            name = dotted(node.func).rpartition(".")[2]
+            if name == "add_argument":
+                self._option(node)
+            for keyword in node.keywords:
+                if keyword.arg:
+                    self._passed.setdefault(keyword.arg, []).append((name, keyword.value))
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
@@ -125,17 +136,23 @@ class Constants:
     # --- the kinds of expressions -----------------------------------------------------------------------------------
 
     def _name(self, node: ast.Name | ast.Attribute, depth: int) -> Values:
-        name = node.id if isinstance(node, ast.Name) else node.attr
-        if isinstance(node, ast.Attribute) and name in _THROUGH:
+        if isinstance(node, ast.Attribute) and node.attr in _THROUGH:
             return self.of(node.value, depth)
-        if name in self._options and (isinstance(node, ast.Attribute) or name not in self._assigned):
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        key = name, isinstance(node, ast.Attribute)
+        if key not in self._met:
+            self._met[key] = frozenset()
+            self._met[key] = self._named(*key, depth)
+        return self._met[key]
+
+    def _named(self, name: str, attribute: bool, depth: int) -> Values:
+        """Of `args.name`, or of `name`."""
+        if name in self._options and (attribute or name not in self._assigned):
             return self._options[name]
         if name in self._given and (name in self._assigned or name in self._defaults):
             return frozenset({self._given[name]})
-        known = self._assigned.get(name) or self._defaults.get(name) or []
-        if isinstance(node, ast.Attribute):
-            # args.device = ..., self.device = args.device
-            known = [one for one in known if ast.dump(one) != ast.dump(node)]
+        passed = [value for to, value in self._passed.get(name, []) if to in self._defined]
+        known = self._assigned.get(name) or [*passed, *self._defaults.get(name, [])]
         return frozenset().union(*(self.of(one, depth) for one in known)) if known else _ANY
 
     def _call(self, node: ast.Call, depth: int) -> Values:
@@ -146,7 +163,7 @@ class Constants:
             return self.of(node.args[0], depth)
         if name in ("os.environ.get", "os.getenv") and node.args:
             default = self.of(node.args[1], depth) if len(node.args) > 1 else frozenset({None})
-            keys = [key for key in self.of(node.args[0], depth) if key in os.environ]
+            keys = [key for key in self.of(node.args[0], depth) if isinstance(key, str) and key in os.environ]
             return frozenset(os.environ[key] for key in keys) or default
         if isinstance(node.func, ast.Attribute):
             if node.func.attr in _THROUGH:

@@ -22,11 +22,14 @@ SCALERS = ("torch.GradScaler", "torch.amp.GradScaler", "torch.amp.grad_scaler.Gr
 # Both are of CUDA alone.
 FORMER = "torch.cuda.amp."
 HALF = ("torch.float16", "torch.half", "torch.bfloat16")
+# Of FSDP.
+SHARDED = ("MixedPrecision", "MixedPrecisionPolicy")
 # What stands for half precision in the settings of trainers.
 WORDS = frozenset({"fp16", "bf16", "16", 16, "16-mixed", "bf16-mixed", "16-true", "bf16-true"})
-FLAGS = ("fp16", "bf16")
+FLAGS = ("fp16", "bf16", "amp")
 # Keyword -> the last words of the names of what takes it.
 KEYWORDS = {
+    "amp": ("",),
     "fp16": ("Arguments", "Config", "Args"),
     "bf16": ("Arguments", "Config", "Args"),
     "mixed_precision": ("Accelerator",),
@@ -41,7 +44,7 @@ ON_CPU: Mapping[str, tuple[object, ...]] = {
     "no_accel": (True,),
 }
 _CUDA = re.compile(rb"""["']cuda\b|\.cuda\(|torch\.cuda|accelerator""")
-_ANY = re.compile(rb"autocast|GradScaler|\.half\(|float16|fp16|bf16|precision|cuda\.amp|Accelerator")
+_ANY = re.compile(rb"autocast|GradScaler|\.half\(|float16|fp16|bf16|precision|cuda\.amp|amp=|Accelerator")
 _SETTING = re.compile(
     r"""(fp16|bf16)["']?\s*[:=]\s*true|precision["']?\s*[:=]\s*["']?(fp16|bf16|16)\b""", re.IGNORECASE
 )
@@ -61,7 +64,10 @@ def cuda_amp(script: str | None, arguments: Sequence[str], environment: Mapping[
     if any(name.endswith("device") and values == {"cpu"} for name, values in known.options().items()):
         return ""
     mentioned = any(_CUDA.search(text) for text in files.values())
-    finders = {path: _Finder(tree, known, mentioned) for path, tree in trees.items()}
+    finders = {
+        path: _Finder(tree, known, mentioned, path == script or b"backward(" in files[path])
+        for path, tree in trees.items()
+    }
     for path, finder in finders.items():
         if finder.met is not None:
             line, words = finder.met
@@ -122,18 +128,23 @@ def _sets_half(path: str) -> bool:
 
 
 class _Finder(ast.NodeVisitor):
-    """`met` is the first line that counts, and why; `on_cpu` says that a trainer is kept on the CPU by its call."""
+    """`met` is the first line that counts, and why; `on_cpu` says that a trainer is kept on the CPU by its call.
 
-    def __init__(self, tree: ast.Module, known: Constants, mentioned: bool) -> None:
+    `mentioned` tells that the project speaks of CUDA; casts count where `trains` is set: others may never be made.
+    """
+
+    def __init__(self, tree: ast.Module, known: Constants, mentioned: bool, trains: bool) -> None:
         self.met: tuple[int, str] | None = None
         self.on_cpu = self.settings = False
-        self._known, self._mentioned = known, mentioned
+        self._known, self._mentioned, self._trains = known, mentioned, trains
         self._names: dict[str, str] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 self._names |= {one.asname: one.name for one in node.names if one.asname}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 self._names |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and dotted(node.value):
+                self._names.setdefault(node.targets[0].id, dotted(node.value))
         self.visit(tree)
 
     def visit_If(self, node: ast.If) -> None:
@@ -151,6 +162,8 @@ class _Finder(ast.NodeVisitor):
             name, arguments = self._full(arguments[0]), arguments[1:]
         told = {one.arg: one.value for one in node.keywords if one.arg}
         words = self._region(name, arguments, told) or self._cast(node, told) or self._trainer(name, told)
+        if name.endswith(SHARDED) and self._full(told.get("param_dtype", node.func)) in HALF:
+            words = words or f"makes a {name}"
         if words and self.met is None:
             self.met = node.lineno, words
         self.generic_visit(node)
@@ -178,7 +191,7 @@ class _Finder(ast.NodeVisitor):
         return f"{'makes a' if name.endswith('GradScaler') else 'enters'} {name}"
 
     def _cast(self, call: ast.Call, told: dict[str, ast.expr]) -> str:
-        if not self._mentioned or not isinstance(call.func, ast.Attribute):
+        if not (self._mentioned and self._trains) or not isinstance(call.func, ast.Attribute):
             return ""
         name = call.func.attr
         if name in ("half", "bfloat16") and not (call.args or told):
@@ -200,7 +213,9 @@ class _Finder(ast.NodeVisitor):
             if keyword not in told or not last.endswith(ends):
                 continue
             values = self._known.of(told[keyword])
-            on = self._known.truth(told[keyword]) is not False if keyword in FLAGS else bool(values & WORDS)
+            on = bool(values & WORDS)
+            if keyword in FLAGS:
+                on = self._known.truth(told[keyword]) is not False and (keyword != "amp" or UNKNOWN not in values)
             if on:
                 return f"makes a {last} with {keyword}={ast.unparse(told[keyword])}"
         return ""

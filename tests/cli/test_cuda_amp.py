@@ -18,6 +18,10 @@ OPTIONS = (
     "parser.add_argument('--device', default='cuda')\nparser.add_argument('--no-cuda', action='store_true')\n"
     "parser.add_argument('--mixed-precision', default='no')\nargs = parser.parse_args()\n"
 )
+OWN = (
+    "class Own:\n    def __init__(self, half=False):\n"
+    "        self.c = Accelerator(mixed_precision='fp16' if half else 'no')\n"
+)
 
 
 def where(tmp_path: Path, code: str, *arguments: str, **environment: str) -> str:
@@ -50,6 +54,12 @@ def where(tmp_path: Path, code: str, *arguments: str, **environment: str) -> str
         # Pure half on a GPU.
         ("model = torch.nn.Linear(2, 2).cuda().half()\n", "", "train.py:2 calls .half()"),
         (DEVICE + "model = torch.nn.Linear(2, 2).to(device, torch.bfloat16)\n", "", "casts to torch.bfloat16"),
+        (DEVICE + "p = MixedPrecisionPolicy(param_dtype=torch.bfloat16)\n", "", "makes a MixedPrecisionPolicy"),
+        # Names that are assigned, and AMP that is passed on.
+        ("try:\n    autocast = torch.cuda.amp.autocast\nexcept AttributeError: pass\nwith autocast(): pass\n", "",
+         "train.py:5 enters torch.cuda.amp.autocast"),
+        (OWN + "Own(half=True)\n", "", "train.py:4 makes a Accelerator"),
+        ("from denoising import Trainer\nTrainer(amp=True)\n", "", "makes a Trainer with amp=True"),
         # Trainers.
         ("from transformers import TrainingArguments\na = TrainingArguments('out', fp16=True)\n", "",
          "makes a TrainingArguments with fp16=True"),
@@ -77,6 +87,10 @@ def test_amp_for_cuda_is_found(tmp_path: Path, code: str, arguments: str, words:
         ("device = 'cpu'\nwith torch.autocast(device): pass\ns = torch.amp.GradScaler(device)\n", ""),
         ("def f(device):\n    with torch.autocast(device): pass\nf('cpu')\n", ""),
         ("model = torch.nn.Linear(2, 2).half()\n", ""),
+        (OWN + "Own()\n", ""),
+        # In circles, and of kinds that do not fit.
+        ("device = other\nother = device + 1\nwith torch.autocast(other): pass\n", ""),
+        ("import os\nwith torch.autocast(os.environ.get(3, [])): pass\n", ""),
         ("with torch.autocast('cuda', enabled=False): pass\n", ""),
         (OPTIONS + "with torch.autocast(args.device, enabled=args.amp): pass\n", ""),
         (OPTIONS + "if args.amp:\n    s = torch.amp.GradScaler()\n", ""),
@@ -94,7 +108,7 @@ def test_amp_for_cuda_is_found(tmp_path: Path, code: str, arguments: str, words:
         ("from sklearn.preprocessing import StandardScaler\nscaler = StandardScaler()\nautocast = 1\n", ""),
         ("this is no Python, autocast('cuda')\n", ""),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_amp_or_not_for_cuda_is_left(tmp_path: Path, code: str, arguments: str) -> None:
     assert where(tmp_path, code, *arguments.split()) == ""
 
