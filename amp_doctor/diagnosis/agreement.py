@@ -25,6 +25,8 @@ HALVES = ("float16", "bfloat16")
 GETS_THROUGH = 0.01
 # So many layers of one attribute's name are one layer in a list of blocks; the name says nothing about more.
 MOST = 64
+# Findings of the run about an operator, which stand at its line.
+_ON_LINES = ("AMP605", "AMP617", "AMP618", "AMP619")
 _ASSIGNED = re.compile(r"^\s*(?:self\.)?(\w+)\s*(?::[^=]+)?=(?!=)")
 
 
@@ -54,6 +56,10 @@ class Scene:
     def covers(self, path: str, line: int) -> bool:
         """Whether a line lies in the span of the finding."""
         return path == self.finding.path and self.finding.span.line <= line <= self.finding.span.end_line
+
+    def here(self, *codes: str) -> tuple[str, ...]:
+        """Those of the codes that the run has found on the lines of the finding."""
+        return tuple(dict.fromkeys(one.code for one in self.met(*codes) if self.covers(one.path, one.span.line)))
 
     def named(self) -> list[Layer]:
         """The layers that the line assigns, told by the name of the attribute: `self.head = ...` -> `head`."""
@@ -103,10 +109,11 @@ def _on_the_line(*troubles: str) -> Callable[[Scene], Agreement | None]:
     def look(scene: Scene) -> Agreement | None:
         for one in scene.profile.operators:
             # What would happen with all weights in half is no news about autocast.
-            near = one.trouble in troubles and one.precision[:2] in ("", "O1")
+            near = one.trouble in troubles and one.precision[:2] in ("", "O0", "O1")
             if near and one.source and scene.covers(one.source.path, one.source.line):
                 under = f" under {one.precision}" if one.precision else ""
-                return Agreement(CONFIRMED, f"{one.operator} on this line: {one.trouble}{under}", (), (one.layer,))
+                words, codes = f"{one.operator} on this line: {one.trouble}{under}", scene.here(*_ON_LINES)
+                return Agreement(CONFIRMED, words, codes, (one.layer,))
         first = scene.profile.first_nonfinite
         if first and first.operator and first.source and scene.covers(first.source.path, first.source.line):
             word = "NaN" if first.value == "nan" else "infinity"
@@ -225,6 +232,19 @@ def _as_written(layer: Layer, profile: Profile) -> Site | None:
     return layer.observed.get(ACTIVATION) if profile.precision.calibrated else layer.sites.get(ACTIVATION)
 
 
+# Of these the operators speak that the run has seen to go wrong.
+OPERATORS: dict[str, Callable[[Scene], Agreement | None]] = {
+    "AMP305": _on_the_line("banned"),
+    "AMP306": _on_the_line("banned"),
+    "AMP308": _on_the_line("unsupported"),
+    "AMP501": _on_the_line("overflow", "unsupported"),
+    "AMP502": _on_the_line("underflow", "precision"),
+    "AMP503": _on_the_line("overflow", "underflow", "precision", "accumulation"),
+    "AMP504": _on_the_line("overflow", "precision", "accumulation"),
+    "AMP505": _on_the_line("unsupported"),
+    "AMP506": _on_the_line("overflow", "precision", "accumulation"),
+    "AMP507": _on_the_line("underflow", "precision"),
+}
 # Code of the linter -> how the run speaks about it; the run is silent on all others.
 LOOKS: dict[str, Callable[[Scene], Agreement | None]] = {
     "AMP105": _half_weights,
@@ -234,19 +254,12 @@ LOOKS: dict[str, Callable[[Scene], Agreement | None]] = {
     "AMP210": _by_code("AMP615"),
     "AMP239": _scaler_without_autocast,
     "AMP304": _half_weights,
-    "AMP305": _on_the_line("banned"),
-    "AMP308": _on_the_line("unsupported"),
+    **OPERATORS,
     "AMP316": _stays_float,
     "AMP401": _half_norms,
     "AMP402": _refused_by_scaler,
     "AMP403": _eps,
     "AMP404": _swallowed,
     "AMP410": _float16_without_scaler,
-    "AMP501": _on_the_line("overflow"),
-    "AMP502": _on_the_line("underflow", "precision"),
-    "AMP503": _on_the_line("overflow", "underflow", "precision"),
-    "AMP504": _on_the_line("overflow", "precision"),
-    "AMP506": _on_the_line("overflow", "precision"),
-    "AMP507": _on_the_line("underflow", "precision"),
     "AMP904": _by_code("AMP614"),
 }

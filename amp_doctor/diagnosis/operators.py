@@ -10,7 +10,8 @@ from amp_doctor.diagnosis.words import magnitude, percent
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator, Outcome, Profile
 
-O1_FLOAT16, O1_BFLOAT16 = "O1/float16", "O1/bfloat16"
+# The last is what a script makes half itself, without any setting.
+O1_FLOAT16, O1_BFLOAT16, O0_FLOAT16 = "O1/float16", "O1/bfloat16", "O0/float16"
 REFUSED = ("banned", "unsupported")
 # The operators by which an eps is added or a value is kept above one: what underflows in them is the eps.
 _ADDS_EPS = frozenset("add add_ iadd radd sub rsub clamp clamp_ clamp_min clip maximum".split())

@@ -44,7 +44,7 @@ def symptom(code: str) -> Callable[[Symptom], Symptom]:
 
 def symptoms() -> dict[str, Symptom]:
     """Every symptom by its code, in the order of the codes."""
-    from amp_doctor.diagnosis import arithmetic, machine, nonfinite, overflow, underflow, units  # noqa: F401
+    from amp_doctor.diagnosis import arithmetic, fragile, machine, nonfinite, overflow, underflow, units  # noqa: F401
 
     return dict(sorted(_SYMPTOMS.items()))
 

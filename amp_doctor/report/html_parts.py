@@ -181,7 +181,7 @@ def _lint(told: Told) -> str:
     for index, one in enumerate(told.lint):
         about, agreed, layers = "", one.agreed, one.layers
         if agreed:
-            badge = tag("span", words(f"{agreed.verdict} by the run"), class_=f"badge {agreed.verdict}")
+            badge = tag("span", words(f"{agreed.verdict} by the run"), class_=f"badge {agreed.verdict.split()[0]}")
             codes = f" ({', '.join(agreed.codes)})" if agreed.codes else ""
             about += tag("p", f"{badge} {words(agreed.words + codes)}", class_="about")
         if layers:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.diagnosis.agreement import CLEARED, Agreement, agreement, layers_beside
+from amp_doctor.diagnosis.unjudged import unjudged
 from amp_doctor.report.finding_json import finding_values
 from amp_doctor.report.text import source_lines
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A finding of the linter, what the run says about it (None: nothing), and the layers that it may explain."""
+    """A finding of the linter, what the run says about it, and the layers that it may explain.
+
+    `agreed` may also say that the run leaves it open, and why; None where no run has a say.
+    """
 
     finding: Finding
     agreed: Agreement | None
@@ -59,5 +63,6 @@ def joined(
         lines = source_lines(sources, one.path, one.cell)
         line = lines[one.span.line - 1].strip() if 0 < one.span.line <= len(lines) else ""
         layers = layers_beside(one, profile, observed, line)
-        out.append(Joined(one, agreement(one, profile, observed, line), tuple(layers), line))
+        agreed = agreement(one, profile, observed, line) or unjudged(one, profile)
+        out.append(Joined(one, agreed, tuple(layers), line))
     return out

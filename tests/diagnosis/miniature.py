@@ -14,8 +14,10 @@ from amp_doctor.diagnosis.profile import (
     Memory,
     Operator,
     OptimizerLog,
+    Outcome,
     Precision,
     Profile,
+    Replay,
     ScalerEvent,
     Site,
     Source,
@@ -25,7 +27,7 @@ from amp_doctor.numerics.histogram import ExponentHistogram
 
 TABLES = {
     "mode", "script", "loss", "steps", "device", "precision", "memory", "site", "layer", "scaler", "optimizer",
-    "operator", "first_nonfinite", "ended", "notes",
+    "operator", "first_nonfinite", "ended", "notes", "replay",
 }  # fmt: skip
 
 
@@ -59,6 +61,7 @@ def miniature(text: str) -> Profile:
         ),
         memory=Memory(**values.get("memory", {})),
         notes=tuple(values.get("notes", ())),
+        replay=_replay(values["replay"]) if "replay" in values else None,
     )
 
 
@@ -126,6 +129,11 @@ def _device(values: dict[str, Any]) -> Device:
 def _optimizer(values: dict[str, Any]) -> OptimizerLog:
     lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
     return OptimizerLog(**{"name": "Adam", **values, **lists})
+
+
+def _replay(values: dict[str, Any]) -> Replay:
+    outcomes = tuple(Outcome(**one) for one in values.get("outcomes", ()))
+    return Replay(**{**values, "keep": tuple(values.get("keep", ())), "outcomes": outcomes})
 
 
 def _placed(values: dict[str, Any]) -> dict[str, Any]:

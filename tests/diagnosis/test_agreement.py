@@ -16,11 +16,13 @@ from amp_doctor.diagnosis.profile import (
     OptimizerLog,
     Precision,
     Profile,
+    Replay,
     ScalerEvent,
     Site,
     Source,
     Steps,
 )
+from amp_doctor.diagnosis.unjudged import NOT_JUDGED, unjudged
 from amp_doctor.finding import Finding, Related, Severity, Span
 from amp_doctor.numerics.histogram import ExponentHistogram
 
@@ -239,3 +241,43 @@ def test_layers_stand_beside_the_lines_they_are_called_on() -> None:
     assert names(lint("AMP201", 99, related=trail), profile) == ["there"]
     assert names(lint("AMP201", 99), profile, line="self.nowhere: nn.Module = nn.Linear(2, 2)") == ["nowhere"]
     assert names(lint("AMP401", 99), profile, [seen("AMP612", "there")]) == ["there"]
+
+
+def open_words(code: str, profile: Profile) -> str:
+    """Why the run leaves the finding open."""
+    left = unjudged(lint(code), profile)
+    assert left is not None
+    assert left.verdict == NOT_JUDGED
+    return left.words
+
+
+def test_what_a_run_cannot_judge_says_what_it_lacked() -> None:
+    plain = run(precision=Precision((), False, ("float32",)))
+    assert open_words("AMP401", plain) == "no weights in half were trained in this run"
+    assert open_words("AMP209", plain) == "the run did not enter autocast to float16"
+    assert open_words("AMP206", plain) == "no GradScaler scaled in this run"
+    scaled = run(precision=Precision(("float16",), True, ("float32",)))
+    assert open_words("AMP209", scaled) == "the losses of this run were scaled"
+    assert open_words("AMP206", scaled) == "what it warns of was not seen in 10 steps, which does not rule it out"
+
+
+def test_of_operators_it_says_whether_a_step_was_replayed() -> None:
+    assert open_words("AMP502", run()) == "no step was recorded, so its operators were not looked at"
+    left = open_words("AMP503", run(replay=Replay(recorded=False, reason="the model is on a GPU")))
+    assert left.endswith("not looked at: the model is on a GPU")
+    assert open_words("AMP507", run(replay=Replay())).startswith("in the one step that was replayed nothing went wrong")
+
+
+def test_what_no_run_can_judge_or_was_not_run_is_left_alone() -> None:
+    assert unjudged(lint("AMP101"), run()) is None
+    assert unjudged(lint("AMP502"), Profile()) is None
+    assert unjudged(lint("AMP502", cell=2), run()) is None
+
+
+def test_the_findings_of_the_run_on_the_line_are_named() -> None:
+    profile = run(operators=(Operator("add", "a", Source("train.py", 7), "O1/float16", "underflow"),))
+    agreed = agreement(
+        lint("AMP502"), profile, [seen("AMP619", "a", 7), seen("AMP605", "a", 9), seen("AMP601", "a", 7)]
+    )
+    assert agreed is not None
+    assert agreed.codes == ("AMP619",)

@@ -1,0 +1,110 @@
+"""Operators that a replayed step shows to go wrong in half, without an overflow: AMP617, AMP618, AMP619."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amp_doctor.diagnosis.facts import INPUT
+from amp_doctor.diagnosis.operators import O0_FLOAT16, O1_BFLOAT16, O1_FLOAT16, REFUSED, adds_eps, ails, spoiled, tried
+from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.registry import Draft, symptom
+from amp_doctor.diagnosis.underflow import vanishing
+from amp_doctor.diagnosis.words import count, magnitude
+from amp_doctor.finding import Confidence
+from amp_doctor.numerics.formats import FP16
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from amp_doctor.diagnosis.facts import Facts
+    from amp_doctor.diagnosis.profile import Operator
+
+_FILLS = frozenset(("masked_fill", "masked_fill_", "fill_", "full_like", "where"))
+_LOSSES = ("underflow", "precision", "overflow")
+
+
+@symptom("AMP617")
+def refused(facts: Facts) -> Iterable[Draft]:
+    """Of a script that uses autocast: in one that does not nothing is wrong, and the verdict names what to keep."""
+    if not set(facts.profile.precision.autocast) & set(HALF):
+        return
+    if facts.use.only_bfloat16:
+        # FP16 has been tried, too, but only what is banned is so in both.
+        yield from _drafts(facts, lambda one: one.trouble == "banned", _refusal, (O1_FLOAT16,))
+    else:
+        yield from _drafts(facts, lambda one: one.trouble in REFUSED, _refusal)
+
+
+@symptom("AMP618")
+def loses(facts: Facts) -> Iterable[Draft]:
+    """Only what changes the step: an operator without which it would come out as in FP32, or a sum that is stuck."""
+    chosen = tried(facts.profile)
+    vanish = {one.layer.name for one, _ in vanishing(facts)}
+
+    def matters(one: Operator) -> bool:
+        if one.trouble == "accumulation":
+            return True
+        if one.trouble not in _LOSSES or adds_eps(one) or (one.trouble == "overflow" and one.phase == "forward"):
+            return False
+        if one.phase == "backward" and one.layer in vanish:
+            return False
+        return one in chosen or (one.phase == "forward" and spoiled(facts.profile, one.precision))
+
+    yield from _drafts(facts, matters, lambda one: f"{ails(one)}: compute it in FP32, from .float() of what it reads")
+
+
+@symptom("AMP619")
+def guard_is_zero(facts: Facts) -> Iterable[Draft]:
+    """What was added to keep away from zero is zero itself."""
+
+    def words(one: Operator) -> str:
+        short, end = ("BF16", "9e-41") if one.precision == O1_BFLOAT16 else ("FP16", "6e-8")
+        return f"the eps that guards against zero is itself zero in {short}, whose smallest number is {end}"
+
+    yield from _drafts(facts, adds_eps, words)
+
+
+def _drafts(
+    facts: Facts,
+    wanted: Callable[[Operator], bool],
+    words: Callable[[Operator], str],
+    precisions: tuple[str, ...] | None = None,
+) -> Iterator[Draft]:
+    """One for each line: the same call in several layers is one mistake. Lines that others tell of are left out."""
+    if facts.broken:
+        return
+    first, asked = facts.profile.first_nonfinite, precisions or _asked(facts)
+    told = {peak.source for peak in facts.peaks if peak.overflows}
+    told |= {first.source} if first is not None else set()
+    lines: dict[tuple[object, ...], list[Operator]] = {}
+    for one in facts.profile.operators:
+        if one.precision in asked and wanted(one) and (one.source is None or one.source not in told):
+            lines.setdefault((one.operator, one.source, one.phase) if one.source else (one,), []).append(one)
+    for same in lines.values():
+        worst = max(same, key=lambda one: (one.lost, one.error, one.amax))
+        layers = len({one.layer for one in same}) - 1
+        more = f" (and in {count(layers, 'more layer')})" if layers else ""
+        yield Draft(
+            worst.layer or None,
+            f"{worst.operator.removesuffix(INPUT)} at this line: {words(worst)}{more}",
+            max(worst.lost, worst.error),
+            Confidence.HIGH if facts.use.float16 or facts.use.bfloat16 else Confidence.MEDIUM,
+            worst.source,
+        )
+
+
+def _asked(facts: Facts) -> tuple[str, ...]:
+    """The precisions whose troubles are news: what the script does itself, and O1 in the dtype that it may use."""
+    if facts.use.only_bfloat16:
+        return "", O0_FLOAT16, O1_BFLOAT16
+    return ("", O0_FLOAT16, O1_FLOAT16, *((O1_BFLOAT16,) if facts.use.bfloat16 else ()))
+
+
+def _refusal(one: Operator) -> str:
+    if one.trouble == "banned":
+        better = " (use binary_cross_entropy_with_logits, without the sigmoid)"
+        return f"CUDA's autocast refuses it in half{better if one.operator == 'binary_cross_entropy' else ''}"
+    if one.operator in _FILLS and one.amax >= FP16.overflow_threshold:
+        holds = f"cannot hold {magnitude(one.amax)}"
+        return f"it raises an error in FP16, which {holds}: fill with -inf or torch.finfo(x.dtype).min"
+    return f"{ails(one)}, and raises an error: cast with .float() or .to() what it reads"

@@ -1,0 +1,55 @@
+"""Findings about operators stand at their lines, once for each, and not beside another that says the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amp_doctor.diagnosis.profile import FirstNonfinite, Operator, Outcome, Precision, Profile, Replay, Source
+from amp_doctor.diagnosis.symptoms import findings
+
+LINE = Source("model.py", 12)
+EPS = Operator("add", "norm", LINE, "O1/float16", "underflow", "float16", 3.0)
+OFF = Operator("sub", "norm", LINE, "O1/float16", "precision", "float16", 0.3, error=0.8)
+WRONG = Replay(outcomes=(Outcome("O1/float16", 0.6, 0.9),))
+
+
+def codes(*operators: Operator, replay: Replay | None = None, **more: object) -> list[tuple[str, str | None, int]]:
+    profile = replace(Profile(script="train.py", operators=operators, replay=replay), **more)  # type: ignore[arg-type]
+    return [(one.code, one.layer, one.span.line) for one in findings(profile)]
+
+
+def test_a_finding_stands_at_the_line_of_its_operator() -> None:
+    [found] = findings(replace(Profile(script="train.py"), operators=(EPS,)))
+    assert (found.path, found.span.line, found.layer) == ("model.py", 12, "norm")
+    assert codes(replace(EPS, layer="", source=None)) == [("AMP619", None, 1)]
+
+
+def test_a_line_that_several_layers_call_is_told_once() -> None:
+    several = tuple(replace(EPS, layer=f"blocks.{number}") for number in range(12))
+    [found] = findings(replace(Profile(), operators=several))
+    assert found.message.endswith("(and in 11 more layers)")
+
+
+def test_what_another_finding_tells_of_the_line_is_not_told_again() -> None:
+    assert [code for code, *_ in codes(OFF, replay=WRONG)] == ["AMP618"]
+    overflow = replace(OFF, operator="mul", trouble="overflow", amax=1e6)
+    assert [code for code, *_ in codes(OFF, overflow, replay=WRONG)] == ["AMP605"]
+    first = FirstNonfinite(3, "forward", "norm", "nan", "div", LINE)
+    half = Precision(("float16",), True, ("float32",))
+    assert [code for code, *_ in codes(OFF, replay=WRONG, first_nonfinite=first, precision=half)] == ["AMP607"]
+
+
+def test_the_backward_of_an_operator_is_its_own_matter() -> None:
+    """A gradient beyond the range is no forward overflow; it is told when its exemption helped."""
+    backward = replace(OFF, trouble="overflow", amax=1e6, phase="backward")
+    assert codes(backward, replay=WRONG) == []
+    [found] = findings(replace(Profile(), operators=(backward,), replay=Replay(keep=("norm: sub",))))
+    assert "the gradients that its backward computes reach 1,000,000; FP16 ends at 65504" in found.message
+
+
+def test_a_script_in_bfloat16_hears_of_bfloat16() -> None:
+    brain = Precision(("bfloat16",), False, ("float32",))
+    assert codes(EPS, precision=brain) == []
+    [found] = findings(replace(Profile(), operators=(replace(EPS, precision="O1/bfloat16"),), precision=brain))
+    assert "zero in BF16" in found.message
+    assert codes(replace(EPS, precision="O1/bfloat16")) == []
