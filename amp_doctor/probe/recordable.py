@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from amp_doctor.probe.session import Session
 
+# No reason that anybody has to be told.
 OTHER_RANK = "rank 0 records for all ranks"
 # Class of a module -> why its forward pass cannot be replayed by one rank.
 _SHARED = {
@@ -72,6 +73,8 @@ class Alone(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func.namespace in _COLLECTIVES:
-            raise RuntimeError(f"its {func._opname} would wait for the other ranks")
+            raise RuntimeError(
+                f"{func._opname.strip('_')} exchanges tensors with ranks that take no part in the replay"
+            )
         call: Callable[..., Any] = func
         return call(*args, **(kwargs or {}))

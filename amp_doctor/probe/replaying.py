@@ -71,6 +71,8 @@ class Replaying:
         """The profile with the operators that the replays have found."""
         session, recorder = self._session, self._recorded
         self._recorded = None
+        if self._reason == OTHER_RANK:
+            return profile
         if recorder is None:
             return replace(profile, replay=Replay(recorded=False, reason=self._reason))
         if profile.ended not in _ENDS:
@@ -98,7 +100,8 @@ class Replaying:
                 seconds=round(profile.seconds + time.perf_counter() - began, 3),
             )
         except Exception as error:  # noqa: BLE001 - the profile is worth having without it
-            notes.append(f"the recorded step could not be replayed: {type(error).__name__}: {error}")
+            words = str(error).split("\n")[0]  # fx adds where it stood
+            notes.append(f"the recorded step could not be replayed: {type(error).__name__}: {words}")
             profile = replace(profile, replay=Replay(recorded=False, reason=notes[-1]))
         return replace(profile, notes=(*profile.notes, *(one for one in notes if one not in profile.notes)))
 
