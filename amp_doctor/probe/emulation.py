@@ -18,6 +18,9 @@ STARTED = (
 )
 FAILED = "the script failed while CUDA was emulated, which nobody had asked for: --dry-run off runs it plainly"
 
+# What a script fails with on a GPU as well.
+INNOCENT = (ImportError, SyntaxError, FileNotFoundError, SystemExit)
+
 
 def settled(settings: Settings) -> Settings:
     """The same with `dry_run` decided; torch is there, and has not begun CUDA."""

@@ -45,6 +45,10 @@ class Recording:
         self.stepped: Callable[[int, int], None] | None = None
         self.stopping: Callable[[], None] | None = None
         self.firm_end: Callable[[], None] | None = None
+        # Torch came, and the probe could not watch it.
+        self.failed = False
+        # What the script raised, if anything.
+        self.error: BaseException | None = None
         # When the time is up, as `time.time()` tells it: children keep to it as well.
         self.deadline: float | None = None
         self._keep = keep
@@ -99,7 +103,8 @@ class Recording:
         """The profile, with all notes there are by now; the first call decides how the run ended."""
         if self._expired and how in ("steps", "finished"):
             how = "time-limit"
-        if how == "exception" and self._unasked and emulation.FAILED not in self._notes:
+        told = emulation.FAILED in self._notes or isinstance(self.error, emulation.INNOCENT)
+        if how == "exception" and self._unasked and not told:
             self.note(emulation.FAILED)
             if self._says:
                 emulation.say(emulation.FAILED)
@@ -138,6 +143,7 @@ class Recording:
                 self._imposed = Imposed(Trial.read(self.settings.trial))
                 self._imposed.below()
         except Exception as error:  # noqa: BLE001 - a torch that we do not know must not end the script
+            self.failed = True
             self.note(f"the probe could not begin, as this torch lacks what it needs: {error}")
             return
         self.session = session = Session(self.settings, self._ends)

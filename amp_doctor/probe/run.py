@@ -160,7 +160,7 @@ class _Run:
 
     def _script(self) -> Outcome:
         self._interrupts.open = True
-        error = run(self._target)
+        error = self._recording.error = run(self._target)
         outcome = outcome_of(error, self._recording.stopped)
         if outcome.note is not None:
             self._recording.note(outcome.note)
@@ -247,7 +247,9 @@ class _Run:
                 self._file.write(profile)
             except ProfileError as error:
                 self._fault = error
-        return self._report(profile, outcome.status)
+        status = self._report(profile, outcome.status)
+        # What could not be measured must not pass for sound.
+        return status or (2 if self._recording.failed else 0)
 
     def _noted(self, profile: Profile, missing: list[int]) -> Profile:
         if missing:

@@ -121,6 +121,13 @@ def test_a_failure_says_how_to_run_it_plainly(tmp_path: Path) -> None:
     assert emulation.FAILED not in asked.notes
 
 
+@pytest.mark.parametrize("line", ["import gone", "open('gone')", "raise SystemExit(2)"])
+def test_a_failure_that_has_nothing_to_do_with_it_is_not_blamed_on_it(tmp_path: Path, line: str) -> None:
+    run = probed(tmp_path, write(tmp_path, USUAL.replace("torch.manual_seed(0)", line)))
+    assert run.status != 0
+    assert emulation.FAILED not in run.err + run.notes
+
+
 def test_ranks_on_cpus_are_emulated_and_say_so_once(tmp_path: Path) -> None:
     script, profile = str(ROOT / "fixtures" / "clients" / "cuda_ddp.py"), tmp_path / "profile.json"
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "amp_doctor", "probe"]
