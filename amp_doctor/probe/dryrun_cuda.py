@@ -1,8 +1,9 @@
-"""What `torch.cuda` and `torch.accelerator` answer under a dry run: one GPU, always idle, of which nothing is known."""
+"""What `torch.cuda` and `torch.accelerator` answer under a dry run: a GPU, always idle, of which nothing is known."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
@@ -109,6 +110,11 @@ def pretend(patches: Patches) -> None:
             patches.replace(torch.cuda.nvtx, name, _always(0))
 
 
+def _count() -> int:
+    """One GPU, and under a launcher as many as it has started ranks here."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def _always(answer: Any) -> Callable[..., Any]:
     def ask(*_args: Any, **_kwargs: Any) -> Any:
         return answer
@@ -126,7 +132,7 @@ def _cuda() -> dict[str, Any]:
         "is_available": _always(True),
         "is_initialized": _always(True),
         "_initialized": True,
-        "device_count": _always(1),
+        "device_count": _count,
         "get_device_name": _always(NAME),
         "get_device_capability": _always(CAPABILITY),
         "get_device_properties": _always(properties),
@@ -164,9 +170,10 @@ def _accelerator() -> dict[str, Any]:
     )
     return made | {
         "is_available": _always(True),
-        "device_count": _always(1),
+        "device_count": _count,
         "current_accelerator": lambda *_args, **_kwargs: torch.device("cuda"),
         "current_device_index": _always(0),
+        "device_index": lambda *_: contextlib.nullcontext(),
         "current_device_idx": _always(0),
         "current_stream": lambda *_: Stream(),
         "memory_allocated": _always(0),
