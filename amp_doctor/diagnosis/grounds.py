@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.arithmetic import swallowed_share
 from amp_doctor.diagnosis.gradients import FLOOR_EXPONENT, lost
+from amp_doctor.diagnosis.memory import computed
 from amp_doctor.diagnosis.profile import UPDATE, WEIGHT, Site
 from amp_doctor.diagnosis.scale import CAP, FEW
-from amp_doctor.diagnosis.words import count, magnitude, percent, scale_words
+from amp_doctor.diagnosis.words import count, listed, magnitude, percent, scale_words
 from amp_doctor.numerics.formats import FP16
 from amp_doctor.numerics.histogram import ExponentHistogram
 
@@ -129,6 +130,8 @@ def _memory_reasons(known: Facts) -> list[str]:
     if not size.parameters:
         return []
     said = ["O1 saves memory on activations only: weights, gradients and optimizer state stay in FP32"]
-    if size.saved_bytes is None:
+    if levels := computed(known.profile):
+        said.append(f"what of the activations is half was computed from the replayed step for {listed(list(levels), 4)}")
+    elif size.saved_bytes is None:
         said.append("activations were not measured, so the memory per opt level is that of weights and optimizer alone")
     return said

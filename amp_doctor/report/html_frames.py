@@ -58,7 +58,7 @@ spellcheck="false"></label>
 <label>Trouble <select id="operator-trouble"><option value="">any</option></select></label></div>
 <p id="operators-count" class="quiet" role="status" aria-live="polite"></p>
 <div class="scroll" tabindex="0" role="region" aria-label="Operators"><table id="operators-table">
-<caption class="quiet">Torch calls whose results leave a format, worst first; the heading of a column sorts.</caption>
+<caption class="quiet">Torch calls that go wrong in half, worst first; the heading of a column sorts.</caption>
 </table></div>
 """
 PROOF = """

@@ -14,6 +14,9 @@ from amp_doctor.report.profile_advice import cost_lines, grounds_lines
 from amp_doctor.report.profile_findings import closing
 from amp_doctor.report.profile_measured import measured_lines, notes_lines
 from amp_doctor.report.profile_proof import HEADS, STYLES, rows_of, said
+from amp_doctor.report.profile_replay import HEADS as REPLAYED
+from amp_doctor.report.profile_replay import INTRODUCTION, PRECISION, facts, unrecorded
+from amp_doctor.report.profile_replay import rows_of as replayed
 from amp_doctor.report.profile_timeline import timeline_lines
 from amp_doctor.report.profile_verdict import LEVELS, reservations, verdict
 from amp_doctor.report.summary import by_severity
@@ -52,6 +55,7 @@ def parts(told: Told) -> str:
         ("scale", "Loss scale", FRAMES["scale"] if _has_gradients(told.sheet) else _none("No gradient was seen.")),
         ("timeline", "Timeline", _timeline(told.sheet)),
         ("operators", "Operators", _operators(told.sheet)),
+        ("replay", "Replay", _replay(told.sheet)),
         ("source", "Source", _lint(told)),
         ("measured", "How it was measured", _measured(told.sheet)),
     ]
@@ -118,14 +122,33 @@ def _proof(sheet: Sheet) -> str:
     proof = sheet.recommendation.verified
     if proof is None:
         return ""
-    head = tag("tr", "".join(tag("th", words(text), scope="col") for text in ("run", *HEADS)))
-    body = "".join(tag("tr", "".join(tag("td", words(clean(cell))) for cell in cells)) for cells in rows_of(proof))
-    table = tag("table", tag("thead", head) + tag("tbody", body), id="proof-table")
-    table = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Runs side by side")
+    table = tabled("proof-table", "Runs side by side", ("run", *HEADS), rows_of(proof))
     drawn = FRAMES["proof"] if any(run.loss for run in proof.runs) else ""
     style = STYLES.get(proof.verdict, "warning")
     told = tag("p", words(said(proof)), class_=style) + tag("p", words(clean(proof.reason)))
     return told + drawn + (table if proof.runs else "")
+
+
+def tabled(name: str, label: str, heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is words and whose others are numbers; it scrolls in a frame of its own."""
+
+    def row(of: Sequence[str], cell: str, scope: str | None = None) -> str:
+        numbers = (tag(cell, words(clean(text)), class_="number", scope=scope) for text in of[1:])
+        return tag("tr", tag(cell, words(clean(of[0])), scope=scope) + "".join(numbers))
+
+    body = tag("tbody", "".join(row(one, "td") for one in cells))
+    table = tag("table", tag("thead", row(heads, "th", "col")) + body, id=name)
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def _replay(sheet: Sheet) -> str:
+    replay = sheet.profile.replay
+    if replay is None or not (replay.recorded or replay.reason):
+        return ""
+    if not replay.recorded:
+        return _none(unrecorded(replay))
+    table = tabled("replay-table", "Precisions side by side", (PRECISION, *REPLAYED), replayed(replay))
+    return _none(INTRODUCTION) + (table if replay.outcomes else "") + listed(facts(replay))
 
 
 def _findings(told: Told) -> str:

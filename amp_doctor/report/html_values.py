@@ -78,7 +78,7 @@ def _totals(told: Told, role: str) -> list[list[int]] | None:
 
 
 def _operator(one: Operator, told: Told) -> list[Any]:
-    """Name, layer, place, text of the line, trouble, precision, dtype, amax, lost, error, FLOPs, casts."""
+    """Name, layer, place, text of the line, trouble, precision, dtype, amax, lost, error, FLOPs, casts, phase."""
     line = line_of(told.sources, one.source.path, one.source.line) if one.source else ""
     return [
         clean(one.operator),
@@ -93,4 +93,5 @@ def _operator(one: Operator, told: Told) -> list[Any]:
         number(one.error),
         one.flops,
         one.casts,
+        one.phase,
     ]

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.memory import activations, computed
 from amp_doctor.report.amounts import magnitude, share, size
 from amp_doctor.report.layout import bullets, labelled, section
 from amp_doctor.report.profile_verdict import where
 from amp_doctor.report.text import Line, clean
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from amp_doctor.diagnosis.profile import Operator
     from amp_doctor.report.sheet import Sheet
 
 OPERATORS = 5
+# A relative error below this is what half precision is.
+OFF = 0.02
 
 
 def operators_lines(sheet: Sheet) -> list[Line]:
@@ -21,7 +26,8 @@ def operators_lines(sheet: Sheet) -> list[Line]:
     out: list[Line] = []
     for one in sheet.profile.operators[:OPERATORS]:
         words = ", ".join(part for part in (_trouble(one), one.layer, where(one.source)) if part)
-        out += labelled(one.operator, words, "", sheet.width, max(len(clean(one.operator)) + 1, 9))
+        name = f"{one.operator}, backward" if one.phase == "backward" else one.operator
+        out += labelled(name, words, "", sheet.width, max(len(clean(name)) + 1, 9))
     if len(sheet.profile.operators) > OPERATORS:
         out.append([(f"  and {len(sheet.profile.operators) - OPERATORS} more", "dim")])
     return section("Operators", out)
@@ -31,6 +37,7 @@ def _trouble(one: Operator) -> str:
     parts = [f"{one.trouble} under {one.precision}" if one.precision else one.trouble]
     parts += [f"reaches {magnitude(one.amax)}"] if one.amax else []
     parts += [f"{share(one.lost)} lost"] if one.lost else []
+    parts += [f"{share(one.error)} off"] if one.error >= OFF else []
     parts += [f"seen in {one.dtype}"] if one.dtype else []
     return ", ".join(parts)
 
@@ -40,12 +47,25 @@ def cost_lines(sheet: Sheet) -> list[Line]:
     advice, width = sheet.recommendation, sheet.width
     out: list[Line] = []
     if advice.memory:
-        words = "   ".join(f"{level} {size(count)}".replace(" ", "\u00a0") for level, count in advice.memory.items())
-        out += labelled("memory", words, "", width, 7)
+        out += labelled("memory", _levels(advice.memory), "", width, 7)
+    if advice.memory and (saved := activations(sheet.profile)):
+        levels = computed(sheet.profile)
+        how = (
+            ("computed from the replayed step" if len(levels) == len(saved) else "partly computed")
+            if levels
+            else ("as usual for a model")
+        )
+        out += labelled("", f"of that activations {_levels(saved)} ({how})", "", width, 7)
+    replayed = sheet.profile.replay is not None and sheet.profile.replay.recorded
     for label, text in advice.speed.items():
-        if text:
+        # The estimate from a replayed step stands with the replay.
+        if text and not (label == "replayed" and replayed):
             out += labelled({"expectation": "speed"}.get(label, label), text, "", width, 7)
     return section("Memory and speed (estimates)", [[(t.replace("\u00a0", " "), s) for t, s in line] for line in out])
+
+
+def _levels(counts: Mapping[str, int]) -> str:
+    return "   ".join(f"{level} {size(count)}".replace(" ", "\u00a0") for level, count in counts.items())
 
 
 def snippet_lines(sheet: Sheet) -> list[Line]:

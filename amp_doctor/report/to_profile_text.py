@@ -10,6 +10,7 @@ from amp_doctor.report.profile_findings import closing, findings_lines
 from amp_doctor.report.profile_layers import layers_lines
 from amp_doctor.report.profile_measured import measured_lines, notes_lines
 from amp_doctor.report.profile_proof import proof_lines
+from amp_doctor.report.profile_replay import replay_lines
 from amp_doctor.report.profile_timeline import timeline_lines
 from amp_doctor.report.profile_verdict import reservations, verdict
 from amp_doctor.report.sheet import Sheet
@@ -29,6 +30,7 @@ PARTS = (
     findings_lines,
     layers_lines,
     operators_lines,
+    replay_lines,
     timeline_lines,
     cost_lines,
     snippet_lines,

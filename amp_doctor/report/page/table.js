@@ -57,6 +57,7 @@ const OPERATORS = [
   { title: "Layer", key: (row) => row[1], cell: (row) => (row[1] ? layerButton(row[1]) : "") },
   { title: "Line", key: (row) => row[2], cell: (row) => element("div", "", element("span", "place", row[2]), row[3] ? element("code", "line", row[3]) : null) },
   { title: "Trouble", key: (row) => row[4], cell: (row) => element("span", `badge ${row[4] === "overflow" || row[4] === "banned" ? "error" : "warning"}`, row[4]) },
+  { title: "Pass", key: (row) => row[12], cell: (row) => row[12] },
   { title: "Under", key: (row) => row[5], cell: (row) => row[5] },
   { title: "dtype", key: (row) => row[6], cell: (row) => row[6] },
   { title: "Reaches", numeric: true, key: (row) => numeric(row[7][1]), cell: (row) => row[7][0] },
@@ -69,7 +70,7 @@ const OPERATORS = [
 function startOperators() {
   if (!$("operators-table")) return;
   // Columns in which no operator has anything are not shown, but for the first ones.
-  const columns = OPERATORS.filter((column, index) => index < 4 || values.operators.some((row) => column.numeric ? column.key(row) !== 0 : column.key(row)));
+  const columns = OPERATORS.filter((column, index) => index < 5 || values.operators.some((row) => column.numeric ? column.key(row) !== 0 : column.key(row)));
   let order = { column: -1, down: false };
   fill($("operator-trouble"), [["", "any"], ...[...new Set(values.operators.map((row) => row[4]))].sort().map((one) => [one, one])], "");
   const show = () => {
