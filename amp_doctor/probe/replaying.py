@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _STEP = 1
 # Ends after which there is time for a replay, of so many seconds, or of a share of what the run took.
 _ENDS = ("steps", "finished")
-_SECONDS = 5.0
+_SECONDS = 10.0
 _SHARE = 0.5
 _MOST = 60.0
 # Other ranks wait for the first to come to its end.
