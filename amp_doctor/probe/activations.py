@@ -123,7 +123,7 @@ class Activations:
 
     def _gradient(self, record: Record, gradient: Tensor) -> None:
         session = self._session
-        if session.counting:
+        if session.counting and not session.gradients.inner:
             with session.guard("activation gradients"), torch._C.DisableTorchFunction():
                 values = countable(gradient)
                 if values is not None:

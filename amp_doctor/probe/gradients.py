@@ -2,7 +2,9 @@
 
 A parameter's gradient is counted as a backward pass delivers it, before it is accumulated, averaged over ranks,
 unscaled or clipped: this is the value that low precision has to hold. Sharded parameters (DTensor) get no tensor
-hooks from FSDP2; theirs are counted after accumulation.
+hooks from FSDP2; theirs are counted after accumulation. What `torch.autograd.grad` is asked for with respect to inputs
+(a gradient penalty, the residual of a differential equation) updates no weight, and is not counted: a loss scale does
+not multiply it.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class Gradients:
         self._session = session
         self._handles: list[RemovableHandle] = []
         self._hooked = WeakIdKeyDictionary()
+        # Whether the pass under way is one of those.
+        self.inner = False
         # Depth of nested backward passes: reentrant checkpoints start one inside another.
         self.depth = 0
         # The loss scale in force is `scale`: 2^shift times `rest`, which is 1 for a power of two.
@@ -104,9 +108,19 @@ class Gradients:
         def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._session.active or self.depth:
                 return original(outputs, *args, **kwargs)
-            return self._run(original, outputs, args, kwargs, is_loss=False)
+            self.inner = not self._asks_for_weights(args[0] if args else kwargs.get("inputs"))
+            try:
+                return self._run(original, outputs, args, kwargs, is_loss=False)
+            finally:
+                self.inner = False
 
         return grad
+
+    def _asks_for_weights(self, inputs: Any) -> bool:
+        """Whether parameters are among what is differentiated with respect to."""
+        asked = [inputs] if isinstance(inputs, Tensor) else list(inputs or ())
+        tensors = [one for one in asked if isinstance(one, Tensor)]
+        return any(isinstance(one, torch.nn.Parameter) or one in self._hooked for one in tensors)
 
     def _run(
         self, original: Callable[..., Any], tensors: Any, args: Any, kwargs: dict[str, Any], *, is_loss: bool

@@ -612,6 +612,26 @@ def test_shared_modules_and_parameters_are_counted_once_per_gradient() -> None:
     assert "again" not in layers
 
 
+@pytest.mark.parametrize(("asked", "times"), [("inputs", 1), ("weights", 2)])
+def test_a_derivative_by_inputs_is_no_gradient_of_training(asked: str, times: int) -> None:
+    """It moves no weight, and no loss scale multiplies it: that of a sum is 1, whatever the loss."""
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        while True:
+            optimizer.zero_grad()
+            x = torch.ones(4, 3, requires_grad=True)
+            torch.autograd.grad(model(x).sum(), x if asked == "inputs" else [model.weight], create_graph=True)
+            backward(model, 1e-6)
+            optimizer.step()
+
+    (layer,) = probed(train).layers
+    gradients = layer.sites["activation_grad"].histogram
+    assert gradients.elements == times * 8 * 12
+    assert (gradients.amax < 1e-4) == (asked == "inputs")
+
+
 def test_every_tenth_step_is_counted() -> None:
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
