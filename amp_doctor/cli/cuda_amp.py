@@ -217,7 +217,7 @@ class _Finder(ast.NodeVisitor):
             if keyword in FLAGS:
                 on = self._known.truth(told[keyword]) is not False and (keyword != "amp" or UNKNOWN not in values)
             if on:
-                return f"makes a {last} with {keyword}={ast.unparse(told[keyword])}"
+                return f"calls {last}({keyword}={ast.unparse(told[keyword])})"
         return ""
 
     def _may_be_cuda(self, node: ast.expr) -> bool:
