@@ -64,9 +64,13 @@ class StepCounter:
         ]
 
     def remove(self) -> None:
-        """Listen no more."""
+        """Listen no more, and keep no optimizer alive; the profile has been made."""
         while self._handles:
             self._handles.pop().remove()
+        self._logs.clear()
+        self._stack.clear()
+        self._frames.clear()
+        self.first = self._inside = self._scaled = None
 
     @property
     def stepping(self) -> bool:
@@ -157,8 +161,14 @@ class StepCounter:
     def _log(self, optimizer: Optimizer) -> Attempts:
         log = self._logs.get(id(optimizer))
         if log is None:
-            log = self._logs[id(optimizer)] = Attempts(optimizer, type(optimizer).__name__)
+            log = self._logs[id(optimizer)] = Attempts(optimizer, self._name(optimizer))
         return log
+
+    def _name(self, optimizer: Optimizer) -> str:
+        """Its class; the second of a class, in the order in which they first step, is `Adam (2)`."""
+        name = type(optimizer).__name__
+        same = sum(type(one.optimizer) is type(optimizer) for one in self._logs.values())
+        return f"{name} ({same + 1})" if same else name
 
     def _attempt(self, log: Attempts, skipped: bool) -> None:
         log.attempted += 1

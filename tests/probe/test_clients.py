@@ -73,7 +73,7 @@ STOPPED = (
         "",
         ("Generator.model.1", "Discriminator.model.2"),
         "Generator.model.0",
-        (("Adam", 6), ("Adam", 5)),
+        (("Adam", 6), ("Adam (2)", 5)),
     ),
     Client(
         "fabric",
@@ -129,7 +129,7 @@ STOPPED = (
         "[0/40] Loss_D: ",
         ("Generator.main.0", "Generator.main.7", "Discriminator.main.3"),
         None,
-        (("Adam", 7), ("Adam", 3)),
+        (("Adam", 7), ("Adam (2)", 3)),
     ),
     Client(
         "nanogpt",

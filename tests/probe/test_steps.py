@@ -319,7 +319,7 @@ def test_two_scalers() -> None:
                 scaler.step(optimizer)
                 scaler.update()
 
-    assert counts(probed(train)) == [("SGD", 8, 8, 0), ("SGD", 7, 4, 3)]
+    assert counts(probed(train)) == [("SGD", 8, 8, 0), ("SGD (2)", 7, 4, 3)]
 
 
 class OwnScaler(torch.amp.GradScaler):
