@@ -29,7 +29,7 @@ WORDS = frozenset({"fp16", "bf16", "16", 16, "16-mixed", "bf16-mixed", "16-true"
 FLAGS = ("fp16", "bf16", "amp")
 # Keyword -> the last words of the names of what takes it.
 KEYWORDS = {
-    "amp": ("",),
+    "amp": ("Trainer",),
     "fp16": ("Arguments", "Config", "Args"),
     "bf16": ("Arguments", "Config", "Args"),
     "mixed_precision": ("Accelerator",),
