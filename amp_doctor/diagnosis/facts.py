@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """How far a half tensor goes: `amax` of `what`, and how many elements were seen `infinite` in the run itself."""
+    """How far a half tensor goes: `amax` of `what`, and how many elements were seen `infinite` in the run itself.
+
+    `operator` is the one that gives it, where it is not the layer.
+    """
 
     layer: str
     what: str
     amax: float
     infinite: int = 0
     source: Source | None = None
+    operator: str = ""
 
     @property
     def overflows(self) -> bool:
@@ -85,7 +89,7 @@ def _operators(profile: Profile) -> Iterable[Peak]:
         if one.trouble == "overflow" and not expected and one.amax >= FP16.overflow_threshold:
             name = one.operator.removesuffix(INPUT)
             what = "an input" if one.operator.endswith(INPUT) else "the result"
-            yield Peak(one.layer, f"{what} of {name} in this layer", one.amax, 0, one.source)
+            yield Peak(one.layer, f"{what} of {name} in this layer", one.amax, 0, one.source, name)
 
 
 def _outputs(profile: Profile, use: InUse) -> Iterable[Peak]:

@@ -131,7 +131,9 @@ def _memory_reasons(known: Facts) -> list[str]:
         return []
     said = ["O1 saves memory on activations only: weights, gradients and optimizer state stay in FP32"]
     if levels := computed(known.profile):
-        said.append(f"what of the activations is half was computed from the replayed step for {listed(list(levels), 4)}")
+        said.append(
+            f"what of the activations is half was computed from the replayed step for {listed(list(levels), 4)}"
+        )
     elif size.saved_bytes is None:
         said.append("activations were not measured, so the memory per opt level is that of weights and optimizer alone")
     return said

@@ -39,6 +39,9 @@ def forward(known: Facts) -> tuple[KeepFP32, ...]:
         if inside and len(by_operator) == len(inside):
             found += [replace(_kept(one, known.profile), reason=whole.reason) for one in inside]
             continue
+        if peak.operator and _is_root(peak.layer, known.profile):
+            found.append(replace(whole, operator=peak.operator, source=peak.source, whole=False))
+            continue
         found.append(replace(whole, operator=inside[0].operator, source=inside[0].source) if inside else whole)
         reader = _reader(known.profile, peak.layer)
         if reader is not None:
@@ -66,6 +69,11 @@ def _kept(one: Operator, profile: Profile) -> KeepFP32:
     layer = next((layer for layer in profile.layers if layer.name == one.layer), None)
     whole = layer is not None and (one.source is None or layer.source == one.source)
     return KeepFP32(one.layer, ails(one), one.operator.removesuffix(INPUT), one.source, whole)
+
+
+def _is_root(name: str, profile: Profile) -> bool:
+    """A whole model in FP32 is no island: a root bears the name of its class, and a script's own code none."""
+    return not name or any(layer.name == name == layer.type for layer in profile.layers)
 
 
 def _reader(profile: Profile, name: str) -> str | None:

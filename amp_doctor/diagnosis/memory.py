@@ -52,7 +52,7 @@ def memory(profile: Profile) -> dict[str, int]:
 
 
 def activations(profile: Profile) -> dict[str, int]:
-    """Opt level -> bytes of activations: as measured in the run, converted by what the replayed step gives at each level.
+    """Opt level -> bytes of activations: as measured in the run, converted by what the replayed step gives at each.
 
     Without a measurement they are those of the replayed step itself, without either there are none.
     """

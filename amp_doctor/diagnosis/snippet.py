@@ -35,7 +35,8 @@ def snippet(recommendation: Recommendation, kind: str, *, half_weights: bool, tf
     else:
         before += ['torch.set_float32_matmul_precision("high")  # TF32 in matrix products'] if tf32 else []
         loop = _float32()
-    return "\n".join(["import torch", "", *before, *([""] if before else []), *loop]) + "\n"
+    lines = [*before, *([""] if before else []), *loop]
+    return "\n".join(["import torch", "", *lines[not lines[0] :]]) + "\n"
 
 
 def _scaler(recommendation: Recommendation, device: str) -> list[str]:

@@ -100,3 +100,15 @@ def test_it_survives_json_and_an_older_file_is_read() -> None:
     assert values["keep_fp32"][0]["source"] == {"path": "src/model.py", "line": 26}
     old = {**values, "keep_fp32": [{"layer": "fc1", "reason": "it overflows"}]}
     assert from_values(old).keep_fp32 == (KeepFP32("fc1", "it overflows"),)
+
+
+def test_a_whole_model_is_not_kept_for_one_operator_of_its_own() -> None:
+    layers = (*HEALTHY.layers, Layer("Net", "Net", Source("m.py", 9), 7))
+    found = recommend(replace(replayed(replace(MATMUL, layer="Net")), layers=layers, device=T4))
+    assert [one.name for one in found.keep_fp32] == ["matmul at model.py:26, in Net"]
+
+
+def test_the_snippet_has_no_blank_lines_to_spare() -> None:
+    for device in (CPU, T4, H200):
+        for profile in (replayed(BANNED), replayed(MATMUL, keep=("attn: matmul",)), HEALTHY):
+            assert "\n\n\n" not in recommend(replace(profile, device=device)).snippet
