@@ -62,6 +62,8 @@ class Facts:
 
 # Ends the name of an operator whose inputs become infinite when they are cast, and not its result.
 INPUT = " (input)"
+# Infinities where FP32 has none; the second come from adding up, if they are beyond the range.
+OVERFLOWS = ("overflow", "accumulation")
 # Seen in the run, as the script is written, or under autocast.
 _ASKED = ("", "O0/float16", "O1/float16")
 _MASKS = ("where", "masked_fill", "masked_fill_")
@@ -86,7 +88,7 @@ def _operators(profile: Profile) -> Iterable[Peak]:
     for one in sorted(profile.operators, key=lambda one: -one.amax):
         # Beyond O1 the script would have to ask for it; a mask is meant to be infinite, a gradient may be scaled down.
         expected = one.precision not in _ASKED or one.operator in _MASKS or one.phase != "forward"
-        if one.trouble == "overflow" and not expected and one.amax >= FP16.overflow_threshold:
+        if one.trouble in OVERFLOWS and not expected and one.amax >= FP16.overflow_threshold:
             name = one.operator.removesuffix(INPUT)
             what = "an input" if one.operator.endswith(INPUT) else "the result"
             yield Peak(one.layer, f"{what} of {name} in this layer", one.amax, 0, one.source, name)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator
 
 _FILLS = frozenset(("masked_fill", "masked_fill_", "fill_", "full_like", "where"))
+_CURE = "compute it in FP32, from .float() of what it reads"
+_CURES = {"accumulation": "keep the sum in FP32"}
 _LOSSES = ("underflow", "precision", "overflow")
 
 
@@ -50,7 +52,7 @@ def loses(facts: Facts) -> Iterable[Draft]:
             return False
         return one in chosen or (one.phase == "forward" and spoiled(facts.profile, one.precision))
 
-    yield from _drafts(facts, matters, lambda one: f"{ails(one)}: compute it in FP32, from .float() of what it reads")
+    yield from _drafts(facts, matters, lambda one: f"{ails(one)}: {_CURES.get(one.trouble, _CURE)}")
 
 
 @symptom("AMP619")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.activations import float32_under_autocast, makes_half
-from amp_doctor.diagnosis.facts import INPUT, Facts
+from amp_doctor.diagnosis.facts import INPUT, OVERFLOWS, Facts
 from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, tried
 from amp_doctor.diagnosis.recommendation import KeepFP32
 from amp_doctor.diagnosis.words import magnitude
@@ -32,7 +32,7 @@ def forward(known: Facts) -> tuple[KeepFP32, ...]:
             f"{peak.what} reaches {magnitude(peak.amax)}" if not peak.infinite else f"{peak.what} came out infinite"
         )
         whole = KeepFP32(peak.layer, f"{amount}; FP16 ends at 65504")
-        inside = [one for one in left if one.layer == peak.layer and one.trouble == "overflow"]
+        inside = [one for one in left if one.layer == peak.layer and one.trouble in OVERFLOWS]
         left = [one for one in left if one not in inside]
         # Of an operator that overflows the peak is told, over all steps; its output may be infinite for another reason.
         by_operator = [one for one in inside if peak.source is not None and one.source == peak.source]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.words import magnitude, percent
+from amp_doctor.numerics.formats import FP16
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator, Outcome, Profile
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 O1_FLOAT16, O1_BFLOAT16, O0_FLOAT16 = "O1/float16", "O1/bfloat16", "O0/float16"
 REFUSED = ("banned", "unsupported")
 # The operators by which an eps is added or a value is kept above one: what underflows in them is the eps.
-_ADDS_EPS = frozenset("add add_ iadd radd sub rsub clamp clamp_ clamp_min clip maximum".split())
+_ADDS_EPS = frozenset("add iadd radd clamp clamp_min clip maximum".split())
 # What the loss and the gradients of a step may be off before a precision is said to change it.
 TOLERANCE = 0.1
 
@@ -67,7 +68,7 @@ def ails(one: Operator) -> str:
     if one.trouble == "unsupported":
         return f"it fails on what autocast hands it in {short}"
     whose = "the gradients that its backward computes" if one.phase == "backward" else "its results"
-    if one.trouble == "overflow":
+    if one.trouble == "overflow" or (one.trouble == "accumulation" and one.amax >= FP16.overflow_threshold):
         what = "its inputs" if one.operator.endswith(INPUT) else whose
         return f"{what} reach {magnitude(one.amax)}; FP16 ends at 65504"
     if adds_eps(one):
@@ -75,7 +76,8 @@ def ails(one: Operator) -> str:
     if one.trouble == "underflow":
         return f"{percent(one.lost)} of {whose} vanish in {short}"
     if one.trouble == "accumulation":
-        return f"it adds up more than {short} can hold"
+        stuck, end = ("256", "") if short == "BF16" else ("2048", " and ends at 65504")
+        return f"it adds up in {short}, which no longer notices ones beyond {stuck}{end}"
     return (
         f"{whose} are {percent(min(one.error, 1.0))} off in {short}" if one.error else f"{short} is too coarse for it"
     )

@@ -69,7 +69,7 @@ def facts(replay: Replay) -> list[tuple[str, str, str]]:
         out.append(("in FP32", words, "good" if replay.exact else "warning"))
     scales = sorted({one.loss_scale for one in replay.outcomes if one.gradient_error is not None})
     if scales:
-        out.append(("loss scale", f"gradients under {' and '.join(map(scale, scales))}", ""))
+        out.append(("loss scale", f"gradients under {', '.join(map(scale, scales))}", ""))
     if replay.keep:
         out.append(("keep in FP32", f"{', '.join(map(clean, replay.keep))}: found by trying", "warning"))
     if replay.flops:

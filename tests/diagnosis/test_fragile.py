@@ -53,3 +53,14 @@ def test_a_script_in_bfloat16_hears_of_bfloat16() -> None:
     [found] = findings(replace(Profile(), operators=(replace(EPS, precision="O1/bfloat16"),), precision=brain))
     assert "zero in BF16" in found.message
     assert codes(replace(EPS, precision="O1/bfloat16")) == []
+
+
+def test_a_sum_that_overflows_is_an_overflow_and_one_that_is_stuck_is_not() -> None:
+    total = replace(OFF, operator="index_add", trouble="accumulation", amax=2100.0, error=0.0)
+    assert [code for code, *_ in codes(total)] == ["AMP618"]
+    assert [code for code, *_ in codes(replace(total, amax=7e4))] == ["AMP605"]
+
+
+def test_only_what_adds_a_constant_can_be_a_guard() -> None:
+    assert codes(replace(EPS, operator="sub", lost=0.5)) == []
+    assert [code for code, *_ in codes(replace(EPS, operator="clamp_min"))] == ["AMP619"]
