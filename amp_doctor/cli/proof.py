@@ -41,6 +41,7 @@ class Proof:
         """The recommendation, tried; None when the script failed, and there is nothing to repeat."""
         from amp_doctor.diagnosis.recommend import recommend
         from amp_doctor.diagnosis.recommendation import Verified
+        from amp_doctor.probe.release import release
         from amp_doctor.probe.verify import verify
 
         if profile.ended == "interrupted":
@@ -51,6 +52,7 @@ class Proof:
             return replace(advice, verified=failed)
         try:
             with _interruptible():
+                release()
                 # As the first run went: what asked for CUDA there will ask for it again.
                 command = replace(self.command, dry_run=profile.device.emulated)
                 return verify(profile, advice, command, self.steps, _say)

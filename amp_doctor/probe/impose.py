@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from amp_doctor.probe.session import Session
 
+# Growth factor, backoff factor and growth interval of a GradScaler that is told nothing about them.
+_DEFAULTS = (2.0, 0.5, 2000)
+
 
 class Imposed:
     """`below` before the session is installed, `above` after it; `remove_above` and `remove_below` in between."""
@@ -181,7 +184,9 @@ class Imposed:
         def init(scaler: GradScaler, *args: Any, **kwargs: Any) -> None:
             original(scaler, *args, **kwargs)
             if self.trial.init_scale is not None and scaler.is_enabled():
+                # As the code to paste makes it: the other arguments as they are by default.
                 scaler._init_scale = self.trial.init_scale
+                scaler._growth_factor, scaler._backoff_factor, scaler._growth_interval = _DEFAULTS
 
         return init
 

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 # The modules that were `__main__`: they live as long as the process, as in a plain run.
 _kept: list[ModuleType] = []
+# Those that were loaded when the first of them was staged.
+_before: list[Any] = []
 
 
 @contextmanager
 def stage(target: Target) -> Iterator[None]:
     """`sys.argv`, `sys.path[0]` and `sys.modules["__main__"]` as the script expects them, and back again."""
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
+    _before[:] = _before or sys.modules.values()
     first = os.getcwd() if target.path is None else os.path.dirname(os.path.realpath(target.path))  # noqa: PTH109, PTH120
     sys.argv = [target.path or "-m", *target.arguments]
     if not path_is_safe():
@@ -55,6 +58,16 @@ def run(target: Target) -> BaseException | None:
     except BaseException as error:  # noqa: BLE001 - judged by the caller
         return error
     return None
+
+
+def loaded_before() -> list[Any]:
+    """The modules that are not a script's: they were there before it."""
+    return list(_before)
+
+
+def kept() -> list[ModuleType]:
+    """The modules that were `__main__`, the latest last."""
+    return list(_kept)
 
 
 def _main(program: Program) -> ModuleType:

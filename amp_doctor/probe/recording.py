@@ -85,6 +85,8 @@ class Recording:
         self._forget()
         self._arrivals.remove()
         self._writes.remove()
+        # With it go the frames that it came through, and what the script has there.
+        self.error = None
         if self._imposed is not None:
             self._imposed.remove_above()
         if self.session is not None:

@@ -9,9 +9,9 @@ import pytest
 
 from amp_doctor.diagnosis.profile import Device, Precision, Profile, Steps
 from amp_doctor.diagnosis.recommendation import KeepFP32, LossScale, Recommendation
-from amp_doctor.probe.trial import Trial
 from amp_doctor.probe.fresh import Fresh
 from amp_doctor.probe.rerun import Command, Rerun, environment_of, rerun
+from amp_doctor.probe.trial import Trial
 from amp_doctor.probe.verify import verify
 from tests.probe.running import environment, plain, probed, write
 
