@@ -1,4 +1,4 @@
-"""Several processes under a dry run: what asks for NCCL gets Gloo, and DDP is not told a device."""
+"""Several processes or GPUs under a dry run: NCCL is Gloo, DDP is not told a device, DataParallel has but one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ _DEVICES = ("device_id", "device_ids", "output_device")
 
 
 def regroup(patches: Patches) -> None:
-    """Let process groups begin without a GPU; nothing to do where torch has none."""
+    """Let process groups begin without a GPU, where torch has them."""
+    patches.wrap(nn.DataParallel, "__init__", _alone)
     if not torch.distributed.is_available():
         return
     inside = torch.distributed.distributed_c10d
@@ -39,6 +41,16 @@ def _by_gloo(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*("gloo" if isinstance(one, str) and "nccl" in one else one for one in args), **kwargs)
 
     return call
+
+
+def _alone(_original: Callable[..., None]) -> Callable[..., None]:
+    """As it is without a GPU: it passes everything on to its module."""
+
+    def init(self: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:  # noqa: ARG001
+        nn.Module.__init__(self)
+        self.module, self.device_ids, self.output_device, self.dim = module, [], output_device, dim
+
+    return init
 
 
 def _on_the_host(original: Callable[..., Any]) -> Callable[..., Any]:

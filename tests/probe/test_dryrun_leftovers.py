@@ -44,6 +44,14 @@ def test_a_number_is_a_gpu(device: Any) -> None:
     assert all(one.is_cuda for one in made)
 
 
+def test_data_parallel_has_one_gpu() -> None:
+    layer = nn.Linear(2, 3)
+    for wrapped in (nn.DataParallel(layer), nn.DataParallel(layer, device_ids=[0]), nn.DataParallel(layer, [0], 0)):
+        assert wrapped.cuda().module is layer
+        with torch.autocast("cuda"):
+            assert wrapped(torch.ones(1, 2)).dtype is HALF
+
+
 def test_a_device_is_one_for_everybody_who_asks() -> None:
     device = torch.device(0)
     assert str(device) == "cuda:0"
