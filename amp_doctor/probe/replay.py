@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
+from amp_doctor.probe.accumulation import swallowed, terms_of
 from amp_doctor.probe.backward import Edge, Flow, Watch
 from amp_doctor.probe.compare import Compared, compare
 from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened
@@ -33,7 +34,7 @@ _CREATED = frozenset("zeros ones full rand randn arange linspace logspace eye em
 _CASTS = frozenset("float half bfloat16 to type type_as".split())
 # What the CPU has no kernel for and a GPU has.
 _ONLY_ON_CPU = ("not implemented for", "mkldnn", "could not create a primitive")
-_MIXED = ("dtype", "should be the same", "expected scalar type")
+_MIXED = ("dtype", "should be the same", "must have the same", "expected scalar type")
 
 
 @dataclass(slots=True)
@@ -41,7 +42,8 @@ class Node:
     """What a call came to. `dtype` is that of its result under the precision; `inputs` are the nodes it read.
 
     `refused` holds the words of an error that the reduced precision raised; `cast` the largest magnitude of an input
-    that the cast to half made infinite. `flow` is what its backward did, where there was one.
+    that the cast to half made infinite; `swallowed` the share of a sum that it does not notice. `flow` is what its
+    backward did, where there was one.
     """
 
     node: fx.Node
@@ -186,7 +188,7 @@ class _Run:
         casts = self._rules.casts
         casts.count, casts.above, casts.below = 0, 0.0, 0.0
         args, kwargs = self._given(node, self._low)
-        before = args[0].detach().clone() if name in ("add", "add_", "__iadd__") and is_low(args[:1]) else None
+        before = terms_of(name, args) if is_low(args) else None
         edges = self._edges(args, kwargs)
         try:
             low = self._reduced(node, args, kwargs)
@@ -204,8 +206,8 @@ class _Run:
                 one.detach().zero_()
         elif isinstance(low, Tensor) and isinstance(wide, Tensor) and low.is_floating_point():
             found.dtype, found.compared = low.dtype, compare(wide, low)
-            if before is not None and before.shape == low.shape:
-                found.swallowed = _swallowed(before, args[1], low)
+            if before is not None:
+                found.swallowed = swallowed(before, low)
             if found.compared.broken and not node.meta.get("mutates"):
                 low = torch.where(low.isfinite(), low, wide.detach().clamp(-60000, 60000).to(low.dtype))
         self._low[node] = low
@@ -228,9 +230,9 @@ class _Run:
             except (RuntimeError, NotImplementedError) as error:
                 if any(words in str(error) for words in _ONLY_ON_CPU):
                     result = in_dtype(invoke(node, *widened((args, kwargs), dtypes=False)), self._precision.low)
-                elif to is not None and any(words in str(error) for words in _MIXED):
+                elif (to is not None or _asks_for_dtype(node)) and any(words in str(error) for words in _MIXED):
                     # A model of half weights has a cast here, which in the recorded FP32 step was none.
-                    result = invoke(node, *narrowed((args, kwargs), to))
+                    result = invoke(node, *narrowed((args, kwargs), self._precision.low))
                 else:
                     raise
         return in_dtype(result, to) if to is not None and name in _CREATED else result
@@ -269,13 +271,9 @@ class _Run:
         return self._precision.norms and any(name_of(user) in _NORMS for user in node.users)
 
 
-def _swallowed(before: Tensor, added: Any, after: Tensor) -> float:
-    """The share of non-zero terms that a sum in half does not notice."""
-    if not isinstance(added, Tensor):
-        return 0.0
-    moved = (added.detach() != 0).expand_as(after)
-    terms = int(moved.sum())
-    return int((moved & (before == after.detach())).sum()) / terms if terms else 0.0
+def _asks_for_dtype(node: fx.Node) -> bool:
+    """Whether an argument was made in a dtype that the call names: it may be that of another tensor, `x.dtype`."""
+    return any(name_of(one) in _CREATED and one.kwargs.get("dtype") is not None for one in node.all_input_nodes)
 
 
 def _gradient(wide: Tensor, low: Tensor, scale: float) -> Compared | None:

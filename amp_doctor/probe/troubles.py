@@ -7,7 +7,7 @@ that its inputs still had, an error far larger than theirs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +15,9 @@ import torch
 from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.profile import Operator
 from amp_doctor.numerics.formats import BF16, FP16
+from amp_doctor.probe.accumulation import ADDS, REDUCES, grows
 from amp_doctor.probe.dtypes import LOW, dtype_name
 from amp_doctor.probe.graph_calls import name_of
-from amp_doctor.probe.write_graph import ADDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from amp_doctor.probe.compare import Compared
     from amp_doctor.probe.replay import Node, Replayed
 
-OVERFLOW, UNDERFLOW, PRECISION = "overflow", "underflow", "precision"
+OVERFLOW, UNDERFLOW, PRECISION, ACCUMULATION = "overflow", "underflow", "precision", "accumulation"
+# Infinities where FP32 has none.
+OVERFLOWS = (OVERFLOW, ACCUMULATION)
 BANNED, UNSUPPORTED = "banned", "unsupported"
 # A share of elements that an operator may lose, and how far above its inputs' its error must be to be its own.
 _LOST = 0.02
@@ -38,7 +40,9 @@ _JUMP = 4.0
 _NOISE = 2.0**-20
 # Relative error of one result, in units of the format's eps: 4 % in float16, 31 % in bfloat16.
 _ERROR = 40.0
+# Shares of what is added that a sum may swallow: one call, or a running sum over the elements of a tensor.
 _SWALLOWED = 0.9
+_SWALLOWED_OF_MANY = 0.05
 _MASKS = frozenset(("where", "masked_fill", "masked_fill_"))
 _INVERSES = frozenset("div div_ true_divide __rdiv__ __rtruediv__ reciprocal rsqrt log log2 log10 pow".split())
 _ADDS_EPS = frozenset("add add_ __add__ __radd__ __iadd__ clamp clamp_min clamp_ clip maximum sub rsub".split())
@@ -98,6 +102,8 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
             return None  # the lowest number of the dtype at hand: under another it is another
         if name in _INVERSES and any(i.compared.lost for i in inputs):
             return Trouble(one, OVERFLOW, 0.5)  # a divisor that has become zero: the fault is there
+        if grows(name, seen.amax, max((i.compared.amax for i in inputs), default=inf)):
+            return Trouble(one, ACCUMULATION, 20.0)
         return Trouble(one, OVERFLOW, 10.0 if name in _MASKS else 20.0)
     if one.dtype not in LOW:
         return _amplified(one, inputs, form)
@@ -107,9 +113,10 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     # What is lost beside much larger values changes little, if nobody divides by it.
     if lost > _LOST and (_WEIGHT * seen.error > _LOST or _divides(one, known)):
         return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
-    if one.swallowed > _SWALLOWED or _running_sum(one):
-        return Trouble(one, PRECISION, 0.4)
-    return _amplified(one, inputs, form)
+    if one.swallowed > (_SWALLOWED if name in ADDS else _SWALLOWED_OF_MANY) or _running_sum(one):
+        return Trouble(one, ACCUMULATION, 0.4)
+    trouble = _amplified(one, inputs, form)
+    return replace(trouble, trouble=ACCUMULATION) if trouble is not None and name in REDUCES else trouble
 
 
 def _divides(one: Node, known: Mapping[fx.Node, Node]) -> bool:
@@ -128,7 +135,7 @@ def _running_sum(one: Node) -> bool:
 def _handed_on(trouble: Trouble, mended: set[fx.Node], one: Node) -> bool:
     """Whether it may come from an infinity further up; a matrix product that overflows anew is told all the same."""
     return trouble.trouble == PRECISION or (
-        trouble.trouble == OVERFLOW and not one.flops and not mended.isdisjoint(one.inputs)
+        trouble.trouble in OVERFLOWS and not one.flops and not mended.isdisjoint(one.inputs)
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 import re
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
+from amp_doctor.probe.accumulation import ADDS, MANY, REDUCES
 from amp_doctor.probe.dtypes import LOW
 from amp_doctor.probe.recorded import Leaf, Recording, StepModule
 from amp_doctor.probe.tape import FUNCTION, ITEM, LEAF, Entry, Opaque, Ref, Tape
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from amp_doctor.probe.names import Names
 
-ADDS = frozenset("add add_ __add__ __radd__ __iadd__".split())
 # Passes that drop dead code leave these where they are.
 fx.node.has_side_effect(torch.random.set_rng_state)
 fx.node.has_side_effect(_exit_autocast)
@@ -176,13 +177,14 @@ def _needed(entries: list[Entry]) -> set[int]:
 
 
 def _adds_up_in_half(entry: Entry, entries: list[Entry]) -> bool:
-    """A statistic that a script keeps from step to step: no loss depends on it, but it goes wrong in half."""
+    """A statistic of a script, kept from step to step or over many elements: no loss depends on it."""
     name = entry.target if isinstance(entry.target, str) else getattr(entry.target, "__name__", "")
-    return (
-        name in ADDS
-        and entry.dtype in LOW
-        and any(entries[one].dtype in LOW and entries[one].kind == LEAF for one in _refs(entry.args))
-    )
+    if entry.dtype not in LOW or name not in ADDS | REDUCES:
+        return False
+    halves = [entries[one] for one in _refs(entry.args) if entries[one].dtype in LOW]
+    if name in ADDS:
+        return any(one.kind == LEAF for one in halves)
+    return any(prod(one.shape or ()) >= MANY for one in halves)
 
 
 def _refs(value: Any) -> Iterator[int]:

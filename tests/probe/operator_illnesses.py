@@ -172,3 +172,65 @@ def one_minus_almost_one(x: Tensor) -> Tensor:
 def squares_of_small_numbers(x: Tensor) -> Tensor:
     small = 1e-4 * x
     return (small * small).mean() * 1e8  # ILL
+
+
+@enter("O1/float16", "einsum")
+def bilinear_pooling(x: Tensor) -> Tensor:
+    pooled = torch.einsum("bi,bj->bij", 400 * x, 400 * x)  # ILL
+    return pooled.float().abs().log1p().mean()
+
+
+@enter("O1/float16", "sub", "add", "rsub")
+def distance_by_expansion(x: Tensor) -> Tensor:
+    a, b = x + 60, x + 60 + 0.3 * torch.randn(16, 32)
+    distance = (a * a).mean(-1) + (b * b).mean(-1) - 2 * (a * b).mean(-1)  # ILL
+    return distance.float().sum()
+
+
+@enter("O1/float16", "mul")
+def gelu_by_hand(x: Tensor) -> Tensor:
+    y = 60 * x
+    cube = y * y * y  # ILL
+    return (0.5 * y * (1 + torch.tanh(0.7978845608 * (y + 0.044715 * cube)))).float().mean()
+
+
+@enter("O1/float16", "add", "log", "rsub")
+def cross_entropy_of_saturated_gates(x: Tensor) -> Tensor:
+    p, target = torch.sigmoid(12 * x), (torch.arange(32) % 2).float()
+    return -(target * torch.log(p + 1e-8) + (1 - target) * torch.log(1 - p + 1e-8)).mean()  # ILL
+
+
+@enter("O1/float16", "div")
+def cold_temperature(x: Tensor) -> Tensor:
+    a = F.normalize(x, dim=-1)
+    return F.cross_entropy((a @ a.T) / 1e-5, torch.arange(16))  # ILL
+
+
+@enter("O1/float16", "exp2")
+def powers_of_two(x: Tensor) -> Tensor:
+    weights = torch.exp2(24 * x)  # ILL
+    return (weights / weights.sum(-1, keepdim=True)).float().square().sum()
+
+
+@enter("O1/float16", "var")
+def variance_of_large_numbers(x: Tensor) -> Tensor:
+    return torch.var(900 * x, dim=-1).sqrt().mean()  # ILL
+
+
+@enter("O1/float16", "log", "sigmoid")
+def logarithm_of_a_gate(x: Tensor) -> Tensor:
+    return -torch.log(torch.sigmoid(30 * x)).mean()  # ILL
+
+
+@enter("O2/float16", "sin", "cos", "mul", "arange")
+def rotary_positions(x: Tensor) -> Tensor:
+    angles = torch.arange(8000, 8016.0)[:, None] * (1 / torch.arange(1, 33.0))  # ILL
+    turned = x * angles.cos() + x.flip(-1) * angles.sin()  # ILL
+    return turned.square().mean()
+
+
+@enter("O1/float16", "mul")
+def length_of_tiny_vectors(x: Tensor) -> Tensor:
+    tiny = 1e-4 * x
+    squares = tiny * tiny  # ILL
+    return (tiny / (squares.sum(-1, keepdim=True) + 1e-12).sqrt()).float().sum()
