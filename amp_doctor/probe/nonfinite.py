@@ -73,6 +73,11 @@ class Nonfinite:
         name = self._session.names.full(record) if record is not None else phase
         return FirstNonfinite(step, phase, name, value, operator, source or (record.source if record else None))
 
+    @property
+    def broken(self) -> bool:
+        """Whether a NaN or an infinity was met that nobody expects."""
+        return self._first is not None
+
     def events(self) -> tuple[ScalerEvent, ...]:
         """One per step: skipped when any optimizer's was."""
         found: dict[int, tuple[float, bool, Record | None]] = {}

@@ -1,4 +1,8 @@
-"""A session's recorded step: the second one is recorded, and replayed when the run has ended."""
+"""A session's recorded step, replayed when the run has ended.
+
+It is the second one, since the first may set things up; but the first, from its first forward pass on, where that met a
+NaN or an infinity: the weights of the second are broken then.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from torch.overrides import _get_current_function_mode_stack
 
 from amp_doctor.diagnosis.profile import Replay
 from amp_doctor.probe.recordable import OTHER_RANK, Alone, ranks, unrecordable
@@ -16,7 +22,7 @@ if TYPE_CHECKING:
     from amp_doctor.probe.record import Recorder
     from amp_doctor.probe.session import Session
 
-# The step that is recorded, counted from 0: the first has set everything up.
+# Counted from 0.
 _STEP = 1
 # Ends after which there is time for a replay, of so many seconds, or of a share of what the run took.
 _ENDS = ("steps", "finished")
@@ -37,7 +43,7 @@ class Replaying:
         self._session = session
         self._recorder: Recorder | None = None
         self._recorded: Recorder | None = None
-        self._reason = "the run ended before its second step was over"
+        self._reason = "the run ended before its first step was over"
 
     def step_ends(self) -> None:
         """The step under way is over: if it was recorded, that was it."""
@@ -45,27 +51,41 @@ class Replaying:
             self._recorded, self._recorder = self._recorder, None
             self._recorded.cancel()
 
+    def first_forward(self) -> None:
+        """A forward pass of the first step begins."""
+        begun = self._recorder is not None or self._recorded is not None
+        # A mode of the script's that is entered now and left before the step ends would take ours with it.
+        if not begun and not _get_current_function_mode_stack() and not unrecordable(self._session):
+            self._start()
+
     def step_begins(self) -> None:
         """Another step begins."""
         session = self._session
         if session.step != _STEP or session.device is None:
             return
+        if self._recorded is not None and session.nonfinite.broken:
+            return
+        self._recorded = None
         self._reason = unrecordable(session)
         if self._reason:
             if self._reason != OTHER_RANK:
                 session.note(f"no step was recorded and replayed: {self._reason}")
             return
-        with session.guard("operators of a recorded step"):
-            from amp_doctor.probe.record import Recorder
-
-            self._recorder = Recorder(session.names, hidden=lambda: session.steps.stepping)
-            self._recorder.start()
+        self._start()
 
     def stop(self) -> None:
         """The run is over; a step that was not finished is no step."""
         if self._recorder is not None:
             self._recorder.cancel()
             self._recorder = None
+
+    def _start(self) -> None:
+        session = self._session
+        with session.guard("operators of a recorded step"):
+            from amp_doctor.probe.record import Recorder
+
+            self._recorder = Recorder(session.names, hidden=lambda: session.steps.stepping)
+            self._recorder.start()
 
     def replayed(self, profile: Profile) -> Profile:
         """The profile with the operators that the replays have found."""

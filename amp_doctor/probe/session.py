@@ -169,6 +169,8 @@ class Session:
         elif self.step in (1, 2, 5, 10):
             # Layers that were frozen at first.
             self.gradients.hook(module.parameters())
+        if not self.step and self.counting and torch.is_grad_enabled() and not self.trial:
+            self.replaying.first_forward()
         measured = self.step == min(1, self.settings.steps - 1) and self.counting and torch.is_grad_enabled()
         if measured and not self.trial and not in_backward() and not others_hooked():
             self._saved = SavedTensors()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from amp_doctor.probe.fingerprint import fingerprint
 
@@ -215,11 +216,12 @@ class Tape:
 
 
 def given(args: Any, found: list[tuple[Tensor, int]] | None = None) -> list[tuple[Tensor, int]]:
-    """The tensors among arguments, with their versions."""
+    """The tensors among arguments, with their versions; parameters of lazy modules have none before the first call."""
     found = [] if found is None else found
     for one in args:
         if isinstance(one, Tensor):
-            found.append((one, _version(one)))
+            if not is_lazy(one):
+                found.append((one, _version(one)))
         elif isinstance(one, (tuple, list)):
             given(one, found)
         elif isinstance(one, dict):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from amp_doctor.probe import Probe
 from amp_doctor.probe.examine import examine
 from amp_doctor.probe.graph_calls import name_of
 from amp_doctor.probe.keeping import within
@@ -123,3 +124,28 @@ def test_a_replay_leaves_no_trace() -> None:
     )
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
     assert not torch.is_autocast_enabled("cuda")
+
+
+def test_of_a_run_that_breaks_at_once_the_first_step_is_replayed() -> None:
+    """A model in half whose exponential overflows: from its second step on there is nothing but NaN."""
+
+    class Gate(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weights = torch.exp(x)
+            return weights / weights.sum(-1, keepdim=True)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), Gate(), nn.Linear(8, 2)).half()
+    with torch.no_grad():
+        model[0].bias[0] = 13
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Probe(steps=4) as probe:
+        while True:
+            optimizer.zero_grad()
+            model(torch.randn(8, 4).half()).float().square().mean().backward()
+            optimizer.step()
+    assert probe.profile is not None
+    worst = probe.profile.operators[0]
+    assert (worst.operator, worst.trouble, worst.layer) == ("exp", "overflow", "1")
+    assert probe.profile.first_nonfinite is not None
+    assert (probe.profile.first_nonfinite.step, probe.profile.first_nonfinite.layer) == (1, "1")
