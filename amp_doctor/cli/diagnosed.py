@@ -128,12 +128,13 @@ class Destination:
         def placed(source: Source | None) -> Source | None:
             return source and replace(source, path=below(source.path, self.here))
 
-        first = profile.first_nonfinite
+        first, replay = profile.first_nonfinite, profile.replay
         return replace(
             profile,
             layers=tuple(replace(layer, source=placed(layer.source)) for layer in profile.layers),
             operators=tuple(replace(one, source=placed(one.source)) for one in profile.operators),
             first_nonfinite=first and replace(first, source=placed(first.source)),
+            replay=replay and replace(replay, lines=tuple(filter(None, map(placed, replay.lines)))),
         )
 
     def _sources(self, placed: Profile, found: Iterable[Finding]) -> dict[str, str]:

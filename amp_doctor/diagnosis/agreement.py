@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.operators import O1_FLOAT16, outcome
 from amp_doctor.diagnosis.profile import ACTIVATION, GRADIENTS, UPDATE, WEIGHT
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ GETS_THROUGH = 0.01
 MOST = 64
 # Findings of the run about an operator, which stand at its line.
 _ON_LINES = ("AMP605", "AMP617", "AMP618", "AMP619")
+# A profile tells of so many operators at most.
+TOLD = 20
 _ASSIGNED = re.compile(r"^\s*(?:self\.)?(\w+)\s*(?::[^=]+)?=(?!=)")
 
 
@@ -100,10 +103,12 @@ def _by_code(*codes: str) -> Callable[[Scene], Agreement | None]:
     return look
 
 
-def _on_the_line(*troubles: str) -> Callable[[Scene], Agreement | None]:
+def _on_the_line(*troubles: str, settles: str = "") -> Callable[[Scene], Agreement | None]:
     """Confirmed by trouble of that kind with an operator on the very lines of the finding, or a NaN born of one there.
 
     Layers that are called on the line prove nothing: what they give is another matter than what the line computes.
+    `settles` are the words that clear it where the line was replayed and nothing went wrong: what dtypes alone decide
+    one step tells for good.
     """
 
     def look(scene: Scene) -> Agreement | None:
@@ -119,9 +124,17 @@ def _on_the_line(*troubles: str) -> Callable[[Scene], Agreement | None]:
             word = "NaN" if first.value == "nan" else "infinity"
             words = f"the first {word} of the run came from {first.operator} on this line"
             return Agreement(CONFIRMED, words, tuple(one.code for one in scene.met("AMP607")[:1]), (first.layer,))
-        return None
+        return Agreement(CLEARED, settles) if settles and _replayed(scene) else None
 
     return look
+
+
+def _replayed(scene: Scene) -> bool:
+    """Whether the step that was replayed under autocast came by the lines, and all that went wrong in it is known."""
+    profile = scene.profile
+    if outcome(profile, O1_FLOAT16) is None or profile.replay is None or len(profile.operators) >= TOLD:
+        return False
+    return any(scene.covers(line.path, line.line) for line in profile.replay.lines)
 
 
 def _confirmed(words: str, met: Sequence[Finding]) -> Agreement:
@@ -232,13 +245,14 @@ def _as_written(layer: Layer, profile: Profile) -> Site | None:
     return layer.observed.get(ACTIVATION) if profile.precision.calibrated else layer.sites.get(ACTIVATION)
 
 
+_RAN = "this line was part of the replayed step, and under autocast to float16"
 # Of these the operators speak that the run has seen to go wrong.
 OPERATORS: dict[str, Callable[[Scene], Agreement | None]] = {
     "AMP305": _on_the_line("banned"),
     "AMP306": _on_the_line("banned"),
     "AMP308": _on_the_line("unsupported"),
-    "AMP501": _on_the_line("overflow", "unsupported"),
-    "AMP502": _on_the_line("underflow", "precision"),
+    "AMP501": _on_the_line("overflow", "unsupported", settles=f"{_RAN} no half tensor met the constant"),
+    "AMP502": _on_the_line("underflow", "precision", settles=f"{_RAN} it was added to float32"),
     "AMP503": _on_the_line("overflow", "underflow", "precision", "accumulation"),
     "AMP504": _on_the_line("overflow", "precision", "accumulation"),
     "AMP505": _on_the_line("unsupported"),

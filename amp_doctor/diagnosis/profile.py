@@ -243,7 +243,8 @@ class Replay:
     multiples of 8; `speed` maps a GPU to the ends of the speed-up, under `assumptions`. `keep` names the operators that
     must stay in FP32, as found by trying. `exact`: whether the recorded step, run again in FP32, gave the same bits
     (None: not checked). `activations` maps an opt level (O0 to O3) to the bytes of all results of the forward pass.
-    `outcomes` sets the precisions side by side. When nothing was recorded, `recorded` is False and `reason` says why.
+    `outcomes` sets the precisions side by side. `lines` are those of the user's code whose operators the step ran.
+    When nothing was recorded, `recorded` is False and `reason` says why.
     """
 
     loss_error: float = 0.0
@@ -260,6 +261,7 @@ class Replay:
     outcomes: tuple[Outcome, ...] = ()
     recorded: bool = True
     reason: str = ""
+    lines: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,7 @@ def _replay(values: dict[str, Any] | None) -> Replay | None:
             "speed": {gpu: (float(low), float(high)) for gpu, (low, high) in values["speed"].items()},
             "keep": tuple(values["keep"]),
             "outcomes": tuple(Outcome(**{**one, **_read_errors(one)}) for one in values.get("outcomes", ())),
+            "lines": tuple(Source(**one) for one in values.get("lines", ())),
         }
     )
 

@@ -22,7 +22,7 @@ def unjudged(finding: Finding, profile: Profile) -> Agreement | None:
     if finding.code not in LOOKS or finding.cell is not None or not profile.steps.attempted:
         return None
     if finding.code in OPERATORS:
-        return Agreement(NOT_JUDGED, _operators(profile))
+        return Agreement(NOT_JUDGED, _operators(finding, profile))
     for holds, words in _NEEDS.get(finding.code, ()):
         if not holds(profile):
             return Agreement(NOT_JUDGED, words)
@@ -30,12 +30,15 @@ def unjudged(finding: Finding, profile: Profile) -> Agreement | None:
     return Agreement(NOT_JUDGED, f"what it warns of was not seen in {steps}, which does not rule it out")
 
 
-def _operators(profile: Profile) -> str:
+def _operators(finding: Finding, profile: Profile) -> str:
     replay = profile.replay
     if replay is None or not replay.recorded:
         why = f": {replay.reason}" if replay is not None and replay.reason else ""
         return f"no step was recorded, so its operators were not looked at{why}"
-    return "in the one step that was replayed nothing went wrong on this line, if the step came by it"
+    lines = range(finding.span.line, finding.span.end_line + 1)
+    if not any(one.path == finding.path and one.line in lines for one in replay.lines):
+        return "the one step that was replayed did not come by this line"
+    return "in the one step that was replayed nothing went wrong on this line, which other numbers may change"
 
 
 def _half_weights(profile: Profile) -> bool:

@@ -17,9 +17,10 @@ from amp_doctor.diagnosis.profile import Replay
 from amp_doctor.probe.recordable import OTHER_RANK, Alone, ranks, unrecordable
 
 if TYPE_CHECKING:
-    from amp_doctor.diagnosis.profile import Operator, Profile
+    from amp_doctor.diagnosis.profile import Operator, Profile, Source
     from amp_doctor.probe.examine import Examined
     from amp_doctor.probe.record import Recorder
+    from amp_doctor.probe.replay import Replayed
     from amp_doctor.probe.session import Session
 
 # Counted from 0.
@@ -83,6 +84,7 @@ class Replaying:
         session = self._session
         with session.guard("operators of a recorded step"):
             from amp_doctor.probe.record import Recorder
+    from amp_doctor.probe.replay import Replayed
 
             self._recorder = Recorder(session.names, hidden=lambda: session.steps.stepping)
             self._recorder.start()
@@ -164,7 +166,14 @@ def _summary(examined: Examined) -> Replay:
         examined.exact,
         {"O0": first.activations_fp32, **levels},
         examined.outcomes,
+        lines=_lines(examined.replays[0]),
     )
+
+
+def _lines(replayed: Replayed) -> tuple[Source, ...]:
+    """Where the operators of the step stand."""
+    met = {one.node.meta.get("source") for one in replayed.nodes} - {None}
+    return tuple(sorted(met, key=lambda one: (one.path, one.line)))
 
 
 def _scale(profile: Profile) -> float:

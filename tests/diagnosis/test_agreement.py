@@ -14,6 +14,7 @@ from amp_doctor.diagnosis.profile import (
     Layer,
     Operator,
     OptimizerLog,
+    Outcome,
     Precision,
     Profile,
     Replay,
@@ -265,7 +266,22 @@ def test_of_operators_it_says_whether_a_step_was_replayed() -> None:
     assert open_words("AMP502", run()) == "no step was recorded, so its operators were not looked at"
     left = open_words("AMP503", run(replay=Replay(recorded=False, reason="the model is on a GPU")))
     assert left.endswith("not looked at: the model is on a GPU")
-    assert open_words("AMP507", run(replay=Replay())).startswith("in the one step that was replayed nothing went wrong")
+    assert open_words("AMP507", run(replay=Replay())) == "the one step that was replayed did not come by this line"
+    left = open_words("AMP507", run(replay=Replay(lines=(Source("train.py", 7),))))
+    assert left.startswith("in the one step that was replayed nothing went wrong on this line")
+
+
+def test_what_dtypes_decide_a_replayed_step_clears() -> None:
+    replay = Replay(outcomes=(Outcome("O1/float16"),), lines=(Source("train.py", 7),))
+    assert verdict("AMP501", run(replay=replay)) == verdict("AMP502", run(replay=replay)) == CLEARED
+    # What numbers decide is left open, and so is a line that the step did not come by, or one among too many to tell.
+    assert verdict("AMP503", run(replay=replay)) is None
+    assert verdict("AMP502", run(replay=replace(replay, lines=(Source("train.py", 8),)))) is None
+    assert verdict("AMP502", run(replay=replace(replay, outcomes=()))) is None
+    many = tuple(Operator("mul", f"l{number}", None, "O1/float16", "overflow") for number in range(20))
+    assert verdict("AMP502", run(replay=replay, operators=many)) is None
+    eps = Operator("add", "a", Source("train.py", 7), "O1/float16", "underflow")
+    assert verdict("AMP502", run(replay=replay, operators=(eps,))) == CONFIRMED
 
 
 def test_what_no_run_can_judge_or_was_not_run_is_left_alone() -> None:

@@ -13,6 +13,7 @@ REPLAY = Replay(
     1e-4, float("inf"), 12, 4_000, 0.9, 0.5, {"T4": (0.8, 2.5), "A100": (0.5, 3.0)}, "launches wait", ("attn: matmul",),
     True, {"O0": 400, "O1": 300, "O2": 250, "O3": 200},
     (Outcome("O1/float16", 1e-4, float("inf"), 2, 12, 256.0), Outcome("O3/float16", 0.5)),
+    lines=(Source("a.py", 3),),
 )  # fmt: skip
 
 
@@ -27,11 +28,11 @@ def test_a_file_of_an_older_version_is_read() -> None:
     profile = replace(Profile(), replay=REPLAY, operators=(operator,))
     values = json.loads(json.dumps(to_values(profile)))
     del values["operators"][0]["phase"]
-    for name in ("exact", "activations", "outcomes", "recorded", "reason"):
+    for name in ("exact", "activations", "outcomes", "recorded", "reason", "lines"):
         del values["replay"][name]
     read = from_values(values, "run.json")
     assert read.operators == (operator,)
-    assert read.replay == replace(REPLAY, exact=None, activations={}, outcomes=())
+    assert read.replay == replace(REPLAY, exact=None, activations={}, outcomes=(), lines=())
 
 
 def test_a_step_that_was_recorded_on_one_rank_is_kept() -> None:
