@@ -84,7 +84,6 @@ class Replaying:
         session = self._session
         with session.guard("operators of a recorded step"):
             from amp_doctor.probe.record import Recorder
-    from amp_doctor.probe.replay import Replayed
 
             self._recorder = Recorder(session.names, hidden=lambda: session.steps.stepping)
             self._recorder.start()
