@@ -171,7 +171,7 @@ def _summary(examined: Examined) -> Replay:
 
 def _lines(replayed: Replayed) -> tuple[Source, ...]:
     """Where the operators of the step stand."""
-    met = {one.node.meta.get("source") for one in replayed.nodes} - {None}
+    met: set[Source] = {source for one in replayed.nodes if (source := one.node.meta.get("source"))}
     return tuple(sorted(met, key=lambda one: (one.path, one.line)))
 
 
