@@ -40,10 +40,11 @@ LOST_MOST = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and in words the numbers that it rests on."""
+    """A verdict, and in words the numbers that it rests on; whether it rests on nothing but higher losses."""
 
     verdict: str
     reason: str
+    by_loss: bool = False
 
 
 def run_of(settings: str, profile: Profile, full: Profile, failure: str = "") -> Run:
@@ -78,8 +79,11 @@ def still_half(profile: Profile) -> str:
     return f"the script makes weights{where} half in a way that cannot be undone from outside"
 
 
-def judge(full: Run, tried: Run, again: Run | None = None) -> Judgement:
-    """`full` is the FP32 run, `again` a second one that shows how far two of them lie apart."""
+def judge(full: Run, tried: Run, again: Run | None = None, shaken: Run | None = None) -> Judgement:
+    """`full` is the FP32 run, `again` a second one that shows how far two of them lie apart.
+
+    `shaken` is a third, from weights changed in their fourth digit: it shows how far any rounding drives them apart.
+    """
     if full.failure or not full.steps:
         return Judgement(INCONCLUSIVE, f"the FP32 run itself failed: {full.failure or 'it made no step'}")
     if again is not None and again.failure:
@@ -101,10 +105,10 @@ def judge(full: Run, tried: Run, again: Run | None = None) -> Judgement:
         return Judgement(REFUTED, f"{tried.skipped} of {tried.steps} steps were skipped for infinite gradients")
     if length < FEWEST:
         return Judgement(INCONCLUSIVE, f"{count(length, 'step')} are too few: at least {FEWEST} are needed")
-    return _by_loss(full, tried, again, length)
+    return _by_loss(full, tried, again, shaken, length)
 
 
-def _by_loss(full: Run, tried: Run, again: Run | None, length: int) -> Judgement:
+def _by_loss(full: Run, tried: Run, again: Run | None, shaken: Run | None, length: int) -> Judgement:
     far, bias = distance(full.loss[:length], tried.loss[:length], tried.skipped)
     told = (
         f"over {count(length, 'step')} the loss goes from {magnitude(full.loss[0])} to "
@@ -123,9 +127,14 @@ def _by_loss(full: Run, tried: Run, again: Run | None, length: int) -> Judgement
             apart = f"two FP32 runs lie {percent(noise)} apart themselves"
             hint = "one that resumes from files it writes does with --scratch"
             return Judgement(INCONCLUSIVE, f"the script does not repeat itself ({hint}): {apart}; {told}")
+    if shaken is not None and not shaken.failure:
+        moved, _ = distance(full.loss[:length], shaken.loss[:length], 0)
+        if 2 * moved >= far:
+            why = f"FP32 itself, from weights changed in their fourth digit, lies {percent(moved)} apart"
+            return Judgement(INCONCLUSIVE, f"any rounding drives these losses apart: {why}; {told}")
     if bias < 0:
         return Judgement(INCONCLUSIVE, f"the losses differ, but are not higher than in FP32: {told}")
-    return Judgement(REFUTED, told)
+    return Judgement(REFUTED, told, by_loss=True)
 
 
 def distance(full: Sequence[float], tried: Sequence[float], skipped: int) -> tuple[float, float]:

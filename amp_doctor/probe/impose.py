@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from amp_doctor.probe.loss_scaling import LossScaling
 from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.shake import Shaking
 from amp_doctor.probe.trial import Trial, seed
 from amp_doctor.probe.widen import Widening
 
@@ -63,6 +64,8 @@ class Imposed:
     def below(self) -> None:
         """Seed, and what the session is not to see."""
         torch.manual_seed(seed())
+        if self.trial.shaken:
+            Shaking().install(self._below)
         if self._widening is not None:
             self._widening.install(self._below)
         if self.scaling is not None:

@@ -22,7 +22,7 @@ class Trial:
 
     With `regions` autocast is entered although the script has none. `init_scale` is for the scaler of the script, or
     for a loss scale of ours where it has none; `keep_fp32` names layers that run without autocast. With `widen` what
-    the script casts to half stays in float32.
+    the script casts to half stays in float32. With `shaken` the weights are changed in their fourth digit.
     """
 
     dtype: str = ""
@@ -30,6 +30,7 @@ class Trial:
     init_scale: float | None = None
     keep_fp32: tuple[str, ...] = ()
     widen: bool = False
+    shaken: bool = False
 
     @classmethod
     def read(cls, text: str) -> Trial:

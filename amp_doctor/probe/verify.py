@@ -8,12 +8,13 @@ emulated under CUDA's rules: real half kernels of a CPU round elsewhere.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.diagnosis.recommendation import Run, Verified
 from amp_doctor.diagnosis.revise import next_best
-from amp_doctor.diagnosis.verdict import INCONCLUSIVE, REFUTED, VERIFIED, Judgement, judge, run_of, still_half
+from amp_doctor.diagnosis.verdict import INCONCLUSIVE, REFUTED, VERIFIED, Judgement, judge, lost, run_of, still_half
 from amp_doctor.probe.fresh import Fresh, loaded
 from amp_doctor.probe.rerun import CUT, Command, environment_of, rerun
 from amp_doctor.probe.trial import SHARDED, Trial
@@ -65,6 +66,7 @@ class _Proof:
         # The profiles of the FP32 run, of the one as written, and of the latest.
         self._full = self._written = self._last = Profile()
         self._again: Run | None = None
+        self._moved: Run | None = None
 
     def of(self, recommendation: Recommendation) -> Recommendation:
         """All runs that are needed, and what they show."""
@@ -74,7 +76,7 @@ class _Proof:
             return self._marked(recommendation, Judgement(INCONCLUSIVE, CUT))
 
     def _of(self, recommendation: Recommendation) -> Recommendation:
-        full = self._run("float32" + self._casts, Trial("float32", widen=self._widen), self._dry_run)
+        full = self._in_float32()
         self._as_written(full)
         if full.failure or not full.steps:
             return self._marked(recommendation, self._without_full(full))
@@ -110,14 +112,33 @@ class _Proof:
     def _casts(self) -> str:
         return ", casts to half undone" if self._widen else ""
 
+    def _in_float32(self) -> Run:
+        """The run to compare with; once more without the script's casts to half where those may be what breaks it."""
+        full = self._run("float32" + self._casts, Trial("float32", widen=self._widen), self._dry_run)
+        if self._widen or not (full.failure or not all(map(isfinite, full.loss))):
+            return full
+        kept, self._widen = self._full, True
+        wide = self._run("float32" + self._casts, Trial("float32", widen=True), self._dry_run)
+        if not wide.failure and wide.loss and all(map(isfinite, wide.loss)):
+            self._full = self._last
+            self._runs = [replace(wide, lost=lost(self._full, self._full)), replace(full, lost=lost(self._full, kept))]
+            return self._runs[0]
+        self._runs.pop()
+        self._widen, self._full = False, kept
+        return full
+
     def _as_written(self, full: Run) -> None:
         use = self._profile.precision
         reduced = sorted(HALF & set(use.autocast))
         weights = [f"weights in {one}" for one in sorted(HALF & set(use.weights))]
         words = ", ".join([*weights, *reduced, *(["a GradScaler"] if use.scaler else [])])
         if words:
+            del self._runs[1:]
             self._run(f"as written ({words})", Trial(), self._emulated)
             self._written = self._last
+        elif len(self._runs) > 1:
+            # It is the first of two: only its own casts make it another one than FP32.
+            self._runs[1] = replace(self._runs[1], settings="as written (float32, and casts to half)")
         else:
             # Nothing would differ: that would be the same run twice.
             self._runs.append(replace(full, settings="as written (float32 too, the same run)"))
@@ -146,7 +167,10 @@ class _Proof:
         judgement = judge(full, tried)
         if judgement.verdict == VERIFIED:
             return judgement
-        return judge(full, tried, self._second())
+        judgement = judge(full, tried, self._second())
+        if judgement.by_loss:
+            judgement = judge(full, tried, self._second(), self._shaken())
+        return judgement
 
     def _is_written(self, trial: Trial) -> bool:
         """Whether a run of the trial would be the run as written over again."""
@@ -181,6 +205,13 @@ class _Proof:
             trial = Trial("float32", widen=self._widen)
             self._again = self._run(f"float32{self._casts}, once more", trial, self._emulated)
         return self._again
+
+    def _shaken(self) -> Run:
+        if self._moved is None:
+            trial = Trial("float32", widen=self._widen, shaken=True)
+            words = f"float32{self._casts}, from weights changed in their fourth digit"
+            self._moved = self._run(words, trial, self._emulated)
+        return self._moved
 
     def _run(self, settings: str, trial: Trial, dry_run: bool) -> Run:
         self._say(f"{settings}, {self._steps} steps")

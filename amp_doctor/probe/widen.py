@@ -8,6 +8,7 @@ read off the profile (`still_half` in diagnosis/verdict.py); a script that insis
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,8 +66,7 @@ class Widening(TorchFunctionMode):
     def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._on and not self._depth:
-                with torch.no_grad():
-                    module._apply(_float)
+                _cast(module)
                 args, kwargs = tuple(map(_float, args)), {name: _float(value) for name, value in kwargs.items()}
             self._depth += 1
             try:
@@ -75,6 +75,12 @@ class Widening(TorchFunctionMode):
                 self._depth -= 1
 
         return call
+
+
+def _cast(module: nn.Module) -> None:
+    if any(one.dtype in HALF for one in chain(module.parameters(), module.buffers())):
+        with torch.no_grad():
+            module._apply(_float)
 
 
 def _is_half(value: Any) -> bool:
