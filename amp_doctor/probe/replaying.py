@@ -15,6 +15,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from amp_doctor.diagnosis.profile import Replay
 from amp_doctor.probe.recordable import OTHER_RANK, Alone, ranks, unrecordable
+from amp_doctor.probe.traces import INSTALLED
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator, Profile, Source
@@ -170,9 +171,10 @@ def _summary(examined: Examined) -> Replay:
 
 
 def _lines(replayed: Replayed) -> tuple[Source, ...]:
-    """Where the operators of the step stand."""
+    """Where the operators of the step stand, in files of the user's own: nobody lints the others."""
     met: set[Source] = {source for one in replayed.nodes if (source := one.node.meta.get("source"))}
-    return tuple(sorted(met, key=lambda one: (one.path, one.line)))
+    own = (one for one in met if not one.path.startswith(INSTALLED))
+    return tuple(sorted(own, key=lambda one: (one.path, one.line)))
 
 
 def _scale(profile: Profile) -> float:
