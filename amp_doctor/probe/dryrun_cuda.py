@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch.autograd import profiler
 
 from amp_doctor.probe.dryrun_devices import host
 
@@ -21,16 +23,19 @@ NAME = "CUDA emulated on a CPU by AMP Doctor"
 # The first with native BF16: a dry run lets the script choose either of the two.
 CAPABILITY = (8, 0)
 MEMORY = 80 * 2**30
+# Of a GPU that has no version of its own here.
+VERSION = "12.4"
+NCCL = (2, 21, 5)
 
 _TYPES = "FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor ShortTensor ByteTensor BoolTensor"
 _NOTHING = (
     "_lazy_init init set_device synchronize empty_cache ipc_collect reset_peak_memory_stats "
     "reset_accumulated_memory_stats reset_max_memory_allocated reset_max_memory_cached set_per_process_memory_fraction "
-    "set_stream _record_memory_history"
+    "set_stream _record_memory_history set_sync_debug_mode check_error"
 ).split()
 _ZERO = (
     "current_device memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached "
-    "max_memory_cached utilization memory_usage temperature power_draw clock_rate"
+    "max_memory_cached utilization memory_usage temperature power_draw clock_rate get_sync_debug_mode"
 ).split()
 
 
@@ -105,6 +110,12 @@ def pretend(patches: Patches) -> None:
     for name in _TYPES.split():
         if hasattr(torch, name) and hasattr(torch.cuda, name):
             patches.replace(torch.cuda, name, getattr(torch, name))
+    if torch.version.cuda is None:
+        # Scripts take it apart, to see whether bfloat16 is supported.
+        patches.replace(torch.version, "cuda", VERSION)
+    patches.replace(torch.cuda.nccl, "version", _always(NCCL))
+    patches.replace(profiler, "emit_nvtx", lambda *_args, **_kwargs: contextlib.nullcontext())
+    patches.wrap(profiler.profile, "__init__", _of_the_host)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         if hasattr(torch.cuda.nvtx, name):
             patches.replace(torch.cuda.nvtx, name, _always(0))
@@ -122,11 +133,30 @@ def _always(answer: Any) -> Callable[..., Any]:
     return ask
 
 
+def _of_the_host(original: Callable[..., None]) -> Callable[..., None]:
+    """A profile without the events of a GPU, of which there are none."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **{**kwargs, "use_cuda": False, "use_device": None})
+
+    return init
+
+
+def _refused(*_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError("CUDA graphs are not emulated on the CPU: capture none in a dry run")
+
+
 def _cuda() -> dict[str, Any]:
     made: dict[str, Any] = {name: _always(None) for name in _NOTHING}
     made |= {name: _always(0) for name in _ZERO}
     properties = SimpleNamespace(
-        name=NAME, major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=MEMORY, multi_processor_count=1
+        name=NAME,
+        major=CAPABILITY[0],
+        minor=CAPABILITY[1],
+        total_memory=MEMORY,
+        multi_processor_count=1,
+        max_threads_per_multi_processor=2048,
+        warp_size=32,
     )
     return made | {
         "is_available": _always(True),
@@ -140,7 +170,7 @@ def _cuda() -> dict[str, Any]:
         "is_bf16_supported": _always(True),
         "is_tf32_supported": _always(False),
         "mem_get_info": _always((MEMORY, MEMORY)),
-        "memory_stats": lambda *_: {},
+        "memory_stats": lambda *_: defaultdict(int),
         "memory_summary": _always("no memory of a GPU is used: emulated on a CPU"),
         "memory_snapshot": lambda *_: [],
         "is_current_stream_capturing": _always(False),
@@ -152,6 +182,11 @@ def _cuda() -> dict[str, Any]:
         "stream": lambda *_: contextlib.nullcontext(),
         "device": lambda *_: contextlib.nullcontext(),
         "device_of": lambda *_: contextlib.nullcontext(),
+        "default_generators": (torch.default_generator,),
+        "CUDAGraph": _refused,
+        "graph": _refused,
+        # What is captured for speed computes the same without.
+        "make_graphed_callables": lambda callables, *_args, **_kwargs: callables,
         "manual_seed": _seed,
         "manual_seed_all": _seed,
         "seed": lambda: _seed(torch.default_generator.seed()),

@@ -41,6 +41,8 @@ def redirect(patches: Patches) -> None:
         for name, function in list(vars(owner).items()):
             if name in _LIKE or (callable(function) and _hashable(function) and function in constructors):
                 patches.replace(owner, name, _placed(function))
+    for name in ("nested_tensor", "as_nested_tensor"):
+        patches.replace(torch.nested, name, _placed(getattr(torch.nested, name)))
     for name in _NEW:
         patches.replace(Tensor, name, _placed(getattr(Tensor, name)))
     for name, method in _METHODS.items():

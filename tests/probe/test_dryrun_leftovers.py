@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, profiler
 
 from amp_doctor.probe.dryrun import DryRun
 from tests.probe.running import plain, write
@@ -50,6 +50,35 @@ def test_data_parallel_has_one_gpu() -> None:
         assert wrapped.cuda().module is layer
         with torch.autocast("cuda"):
             assert wrapped(torch.ones(1, 2)).dtype is HALF
+
+
+def test_a_gpu_is_asked_about_itself() -> None:
+    assert [int(part) for part in str(torch.version.cuda).split(".")] >= [11, 0]
+    assert torch.cuda.nccl.version() >= (2, 10)
+    assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 0
+    assert torch.cuda.default_generators[0].initial_seed() == torch.cuda.initial_seed()
+    assert torch.cuda.get_device_properties(0).warp_size == 32
+    assert torch.nested.nested_tensor([torch.ones(1)], device="cuda", layout=torch.jagged).is_cuda
+
+
+def test_a_launcher_has_as_many_gpus_as_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert torch.cuda.device_count() == 4
+
+
+def test_a_profile_has_no_events_of_a_gpu(capfd: pytest.CaptureFixture[str]) -> None:
+    kinds = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
+    with profiler.profile(activities=kinds) as seen, torch.autograd.profiler.emit_nvtx():
+        torch.ones(2, device="cuda").sum()
+    assert "aten::sum" in {one.key for one in seen.key_averages()}
+    assert "Failed to record CUDA event" not in capfd.readouterr().err
+
+
+def test_graphs_are_refused_or_do_without() -> None:
+    layer = nn.Linear(2, 2)
+    assert torch.cuda.make_graphed_callables(layer, (torch.ones(1, 2),)) is layer
+    with pytest.raises(RuntimeError, match="CUDA graphs are not emulated"):
+        torch.cuda.CUDAGraph()
 
 
 def test_a_device_is_one_for_everybody_who_asks() -> None:
