@@ -18,7 +18,7 @@ HEADS = ("loss off", "gradients off", "overflows", "casts", "activations")
 SHORT = ("loss", "grad.", "over", "casts", "bytes")
 PRECISION = "precision"
 ROOMY = 84
-LABEL = 12
+LABEL = 13
 WRITTEN = "O0/float16"
 
 
@@ -71,7 +71,7 @@ def facts(replay: Replay) -> list[tuple[str, str, str]]:
     if scales:
         out.append(("loss scale", f"gradients under {', '.join(map(scale, scales))}", ""))
     if replay.keep:
-        out.append(("keep in FP32", f"{', '.join(map(clean, replay.keep))}: found by trying", "warning"))
+        out.append(("keep in FP32", f"{', '.join(map(clean, replay.keep))} (found by trying)", "warning"))
     if replay.flops:
         out.append(("arithmetic", _arithmetic(replay), ""))
     if replay.speed:
@@ -83,7 +83,8 @@ def facts(replay: Replay) -> list[tuple[str, str, str]]:
 
 def _arithmetic(replay: Replay) -> str:
     shares = f"{share(replay.tensor_cores)} in half products, which Tensor Cores take"
-    even = f", {share(replay.aligned)} of these in multiples of 8" if replay.tensor_cores else ""
+    part = share(replay.aligned) if replay.aligned else "none"
+    even = f", {part} of these in multiples of 8" if replay.tensor_cores else ""
     return f"{replay.flops:.3g} FLOPs forward, {shares}{even}"
 
 

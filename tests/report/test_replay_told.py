@@ -50,7 +50,7 @@ def test_the_speed_up_is_called_an_estimate_and_told_once() -> None:
     assert told.count("0.8x to 1.6x") == 1
     assert "98% in half products, which Tensor Cores take, 96% of these in multiples of 8" in told
     assert "in FP32: the same to the last bit as in the run" in told
-    assert "keep in FP32: attn: matmul: found by trying" in told
+    assert "keep in FP32: attn: matmul (found by trying)" in told
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
