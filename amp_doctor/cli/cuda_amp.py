@@ -50,13 +50,15 @@ _SETTING = re.compile(
 )
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
 _LARGEST = 1_000_000
+# A script that uses our own classes is no sign of anything.
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 
 
 def cuda_amp(script: str | None, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """Where and by what, in words such as `train.py:31 enters torch.autocast`; empty where it does not."""
     if _told_cpu(arguments, environment):
         return ""
-    files = dict(_read(script)) if script is not None else {}
+    files = dict(_read(script, environment)) if script is not None else {}
     if not any(_ANY.search(text) for text in files.values()):
         return _told_half(arguments, environment, not files)
     trees = {path: tree for path, text in files.items() if (tree := _parsed(text)) is not None}
@@ -72,7 +74,7 @@ def cuda_amp(script: str | None, arguments: Sequence[str], environment: Mapping[
         if finder.met is not None:
             line, words = finder.met
             return f"{os.path.basename(path)}:{line} {words}"  # noqa: PTH119
-    if any(finder.on_cpu for finder in finders.values()):
+    if any(finder.declined for finder in finders.values()):
         return ""
     return _told_half(arguments, environment, any(finder.settings for finder in finders.values()))
 
@@ -80,8 +82,12 @@ def cuda_amp(script: str | None, arguments: Sequence[str], environment: Mapping[
 # --- what is read -----------------------------------------------------------------------------------------------------
 
 
-def _read(script: str) -> Iterator[tuple[str, bytes]]:
-    for path in (script, *first_party(script, [top_of(script)])):
+def _read(script: str, environment: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    # The working directory is that of a project which is installed from there, most often.
+    roots = [top_of(script), *environment.get("PYTHONPATH", "").split(os.pathsep), os.getcwd()]  # noqa: PTH109
+    for path in (script, *first_party(script, [root for root in roots if root])):
+        if path.startswith(_OURS):
+            continue
         try:
             with open(path, "rb") as file:  # noqa: PTH123
                 yield path, file.read()
@@ -107,7 +113,8 @@ def _told_half(arguments: Sequence[str], environment: Mapping[str, str], setting
     """What only the words around the script say: a trainer's own options, a file of settings, a launcher."""
     told = given(arguments)
     for name, value in told.items():
-        if (name in FLAGS and value not in (False, "0", "no")) or (name.endswith("precision") and value in WORDS):
+        flag = name.removeprefix("use_") in FLAGS and value not in (False, "0", "no")
+        if flag or (name.endswith("precision") and value in WORDS):
             return f"it is given --{name}"
     for word in arguments:
         if word.endswith(_SETTINGS) and _sets_half(word):
@@ -128,14 +135,14 @@ def _sets_half(path: str) -> bool:
 
 
 class _Finder(ast.NodeVisitor):
-    """`met` is the first line that counts, and why; `on_cpu` says that a trainer is kept on the CPU by its call.
+    """`met` is the first line that counts, and why; `declined` tells that AMP is there, and off or not for CUDA.
 
     `mentioned` tells that the project speaks of CUDA; casts count where `trains` is set: others may never be made.
     """
 
     def __init__(self, tree: ast.Module, known: Constants, mentioned: bool, trains: bool) -> None:
         self.met: tuple[int, str] | None = None
-        self.on_cpu = self.settings = False
+        self.declined = self.settings = False
         self._known, self._mentioned, self._trains = known, mentioned, trains
         self._names: dict[str, str] = {}
         for node in ast.walk(tree):
@@ -183,10 +190,14 @@ class _Finder(ast.NodeVisitor):
 
     def _region(self, name: str, arguments: Sequence[ast.expr], told: dict[str, ast.expr]) -> str:
         former = name.startswith(FORMER) and name.endswith((".autocast", ".GradScaler"))
-        if not (former or name in AUTOCAST or name in SCALERS) or self._is(told.get("enabled"), False):
+        if not (former or name in AUTOCAST or name in SCALERS):
+            return ""
+        if self._is(told.get("enabled"), False):
+            self.declined = True
             return ""
         place = told.get("device_type") or told.get("device") or (arguments[0] if arguments else None)
         if not former and place is not None and not self._may_be_cuda(place):
+            self.declined = True
             return ""
         return f"{'makes a' if name.endswith('GradScaler') else 'enters'} {name}"
 
@@ -207,7 +218,7 @@ class _Finder(ast.NodeVisitor):
         last = name.rpartition(".")[2]
         self.settings = self.settings or last.endswith("Accelerator")
         if any(self._is(told.get(one), *values) for one, values in ON_CPU.items()):
-            self.on_cpu = self.on_cpu or any(last.endswith(ends) for ends in KEYWORDS.values())
+            self.declined = self.declined or any(last.endswith(ends) for ends in KEYWORDS.values())
             return ""
         for keyword, ends in KEYWORDS.items():
             if keyword not in told or not last.endswith(ends):

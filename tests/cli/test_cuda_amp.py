@@ -70,6 +70,7 @@ def where(tmp_path: Path, code: str, *arguments: str, **environment: str) -> str
         ("from lightning.fabric import Fabric\nf = Fabric(accelerator='auto', precision='bf16-mixed')\n", "",
          "calls Fabric(precision="),
         ("parser = HfArgumentParser(TrainingArguments)\n", "--output_dir out --fp16", "it is given --fp16"),
+        ("model = create_model(fp16)\n", "--use_fp16 True", "it is given --use_fp16"),
         ("cli = LightningCLI()\n", "fit --trainer.precision=16-mixed", "it is given --precision"),
     ],
 )  # fmt: skip
@@ -96,6 +97,7 @@ def test_amp_for_cuda_is_found(tmp_path: Path, code: str, arguments: str, words:
         (OPTIONS + "if args.amp:\n    s = torch.amp.GradScaler()\n", ""),
         (OPTIONS + "use = args.amp and torch.cuda.is_available()\ns = torch.amp.GradScaler(enabled=use)\n", ""),
         (OPTIONS + "a = Accelerator(mixed_precision=args.mixed_precision)\n", ""),
+        (OPTIONS + "with torch.autocast('cpu', enabled=args.amp): pass\n", "--amp"),
         # Whoever asks for the CPU gets it.
         (OPTIONS + "with torch.autocast(args.device): pass\n", "--device cpu"),
         (OPTIONS + "with torch.autocast(args.device): pass\n", "--device=cpu"),
@@ -136,6 +138,19 @@ def test_modules_of_the_project_count(tmp_path: Path) -> None:
     assert where(tmp_path, "from engine import step\n") == "step.py:3 enters torch.autocast"
     assert cuda_amp(str(tmp_path / "engine" / "__init__.py"), [], {}) == "step.py:3 enters torch.autocast"
     assert cuda_amp(None, [], {}) == ""
+
+
+def test_a_project_is_found_from_its_directory_and_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engine.py").write_text("import torch\nscaler = torch.cuda.amp.GradScaler()\n")
+    (tmp_path / "scripts").mkdir()
+    where(tmp_path / "scripts", "import engine\n")
+    script = str(tmp_path / "scripts" / "train.py")
+    assert cuda_amp(script, [], {}) == ""
+    assert (
+        cuda_amp(script, [], {"PYTHONPATH": f"/nowhere:{tmp_path}"}) == "engine.py:2 makes a torch.cuda.amp.GradScaler"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert cuda_amp("scripts/train.py", [], {}) == "engine.py:2 makes a torch.cuda.amp.GradScaler"
 
 
 def test_our_own_clients() -> None:
