@@ -50,20 +50,22 @@ def loses(facts: Facts) -> Iterable[Draft]:
             return False
         if one.phase == "backward" and one.layer in vanish:
             return False
-        return one in chosen or (one.phase == "forward" and spoiled(facts.profile, one.precision))
+        if chosen and one.precision == O1_FLOAT16:
+            return one in chosen  # the rest comes from these
+        return one.phase == "forward" and spoiled(facts.profile, one.precision)
 
     yield from _drafts(facts, matters, lambda one: f"{ails(one)}: {_CURES.get(one.trouble, _CURE)}")
 
 
 @symptom("AMP619")
 def guard_is_zero(facts: Facts) -> Iterable[Draft]:
-    """What was added to keep away from zero is zero itself."""
+    """What was added to keep away from zero is zero itself: it tells why another finding stands on the same line."""
 
     def words(one: Operator) -> str:
         short, end = ("BF16", "9e-41") if one.precision == O1_BFLOAT16 else ("FP16", "6e-8")
         return f"the eps that guards against zero is itself zero in {short}, whose smallest number is {end}"
 
-    yield from _drafts(facts, adds_eps, words)
+    yield from _drafts(facts, adds_eps, words, alone=False)
 
 
 def _drafts(
@@ -71,19 +73,24 @@ def _drafts(
     wanted: Callable[[Operator], bool],
     words: Callable[[Operator], str],
     precisions: tuple[str, ...] | None = None,
+    *,
+    alone: bool = True,
 ) -> Iterator[Draft]:
-    """One for each line: the same call in several layers is one mistake. Lines that others tell of are left out."""
+    """One for each line: the same call in several layers, or in both passes, is one mistake.
+
+    With `alone` lines that an overflow or a NaN tells of are left out.
+    """
     if facts.broken:
         return
     first, asked = facts.profile.first_nonfinite, precisions or _asked(facts)
-    told = {peak.source for peak in facts.peaks if peak.overflows}
-    told |= {first.source} if first is not None else set()
+    told = {peak.source for peak in facts.peaks if peak.overflows} if alone else set()
+    told |= {first.source} if alone and first is not None else set()
     lines: dict[tuple[object, ...], list[Operator]] = {}
     for one in facts.profile.operators:
         if one.precision in asked and wanted(one) and (one.source is None or one.source not in told):
-            lines.setdefault((one.operator, one.source, one.phase) if one.source else (one,), []).append(one)
+            lines.setdefault((one.operator, one.source) if one.source else (one,), []).append(one)
     for same in lines.values():
-        worst = max(same, key=lambda one: (one.lost, one.error, one.amax))
+        worst = max(same, key=lambda one: (one.phase == "forward", one.lost, one.error, one.amax))
         layers = len({one.layer for one in same}) - 1
         more = f" (and in {count(layers, 'more layer')})" if layers else ""
         yield Draft(

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.activations import float32_under_autocast, makes_half
-from amp_doctor.diagnosis.facts import INPUT, OVERFLOWS, Facts
-from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, tried
+from amp_doctor.diagnosis.facts import INPUT, MASKS, OVERFLOWS, Facts
+from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, spoiled, tried
 from amp_doctor.diagnosis.recommendation import KeepFP32
 from amp_doctor.diagnosis.words import magnitude
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def forward(known: Facts) -> tuple[KeepFP32, ...]:
     """The layers whose output float16 cannot hold, products that would read it, and operators found by trying."""
     found: list[KeepFP32] = []
-    left = [one for one in tried(known.profile) if one.trouble not in REFUSED]
+    spoils = spoiled(known.profile, O1_FLOAT16)
+    # A mask is meant to be infinite; where it does harm, the step tells.
+    left = [one for one in tried(known.profile) if one.trouble not in REFUSED and (spoils or one.operator not in MASKS)]
     for peak in known.peaks:
         if not peak.overflows:
             continue

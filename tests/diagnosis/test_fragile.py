@@ -64,3 +64,14 @@ def test_a_sum_that_overflows_is_an_overflow_and_one_that_is_stuck_is_not() -> N
 def test_only_what_adds_a_constant_can_be_a_guard() -> None:
     assert codes(replace(EPS, operator="sub", lost=0.5)) == []
     assert [code for code, *_ in codes(replace(EPS, operator="clamp_min"))] == ["AMP619"]
+
+
+def test_a_guard_that_is_zero_explains_the_overflow_on_its_line() -> None:
+    divided = replace(EPS, operator="div", trouble="overflow", amax=2e7)
+    assert [code for code, *_ in codes(EPS, divided)] == ["AMP605", "AMP619"]
+
+
+def test_where_an_exemption_helped_what_follows_from_it_is_not_told() -> None:
+    cause = replace(OFF, operator="mul", trouble="underflow", lost=0.99, source=Source("model.py", 11))
+    found = codes(cause, OFF, replace(cause, phase="backward"), replay=replace(WRONG, keep=("norm: mul",)))
+    assert found == [("AMP618", "norm", 11)]

@@ -112,3 +112,11 @@ def test_the_snippet_has_no_blank_lines_to_spare() -> None:
     for device in (CPU, T4, H200):
         for profile in (replayed(BANNED), replayed(MATMUL, keep=("attn: matmul",)), HEALTHY):
             assert "\n\n\n" not in recommend(replace(profile, device=device)).snippet
+
+
+def test_a_mask_that_does_no_harm_needs_no_float32() -> None:
+    mask = replace(MATMUL, operator="where", amax=1e9)
+    assert recommend(replace(replayed(mask, keep=("attn: where",)), device=CPU)).dtype == "float16"
+    harm = (Outcome("O1/float16", 0.5, 0.9), GOOD[1])
+    found = recommend(replace(replayed(mask, keep=("attn: where",), outcomes=harm), device=T4))
+    assert [one.operator for one in found.keep_fp32] == ["where"]
