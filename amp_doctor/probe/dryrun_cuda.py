@@ -142,8 +142,18 @@ def _of_the_host(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def _refused(*_args: Any, **_kwargs: Any) -> Any:
-    raise RuntimeError("CUDA graphs are not emulated on the CPU: capture none in a dry run")
+class Graph:
+    """What cannot be had; a class, as it stands in annotations."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        raise RuntimeError("CUDA graphs are not emulated on the CPU: capture none in a dry run")
+
+
+class Chosen(contextlib.nullcontext[None]):
+    """The block in which a device is the current one: there is no other."""
+
+    def __init__(self, *_args: Any) -> None:
+        super().__init__()
 
 
 def _cuda() -> dict[str, Any]:
@@ -180,11 +190,11 @@ def _cuda() -> dict[str, Any]:
         "current_stream": lambda *_: Stream(),
         "default_stream": lambda *_: Stream(),
         "stream": lambda *_: contextlib.nullcontext(),
-        "device": lambda *_: contextlib.nullcontext(),
-        "device_of": lambda *_: contextlib.nullcontext(),
+        "device": Chosen,
+        "device_of": Chosen,
         "default_generators": (torch.default_generator,),
-        "CUDAGraph": _refused,
-        "graph": _refused,
+        "CUDAGraph": Graph,
+        "graph": Graph,
         # What is captured for speed computes the same without.
         "make_graphed_callables": lambda callables, *_args, **_kwargs: callables,
         "manual_seed": _seed,
@@ -208,7 +218,7 @@ def _accelerator() -> dict[str, Any]:
         "device_count": _count,
         "current_accelerator": lambda *_args, **_kwargs: torch.device("cuda"),
         "current_device_index": _always(0),
-        "device_index": lambda *_: contextlib.nullcontext(),
+        "device_index": Chosen,
         "current_device_idx": _always(0),
         "current_stream": lambda *_: Stream(),
         "memory_allocated": _always(0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,6 +80,13 @@ def test_graphs_are_refused_or_do_without() -> None:
     assert torch.cuda.make_graphed_callables(layer, (torch.ones(1, 2),)) is layer
     with pytest.raises(RuntimeError, match="CUDA graphs are not emulated"):
         torch.cuda.CUDAGraph()
+
+
+@pytest.mark.parametrize("name", ["CUDAGraph", "graph", "Stream", "Event", "device", "device_of", "FloatTensor"])
+def test_classes_stay_classes_for_annotations(name: str) -> None:
+    """As `torch.cuda.CUDAGraph | None` in transformers."""
+    assert isinstance(getattr(torch.cuda, name) | None, types.UnionType)
+    assert isinstance(torch.Generator | None, types.UnionType)
 
 
 def test_a_device_is_one_for_everybody_who_asks() -> None:
