@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.amp import autocast_mode
 
+from amp_doctor.probe.arrivals import Arrivals
 from amp_doctor.probe.device import dry_runs
 from amp_doctor.probe.dryrun_cuda import pretend
 from amp_doctor.probe.dryrun_devices import redirect
 from amp_doctor.probe.dryrun_kernels import Kernels
-from amp_doctor.probe.dryrun_ranks import regroup
+from amp_doctor.probe.dryrun_ranks import SHARDING, regroup, shard
 from amp_doctor.probe.dryrun_sync import synchronise
 from amp_doctor.probe.patches import Patches
 
@@ -39,6 +40,7 @@ class DryRun:
     def __init__(self) -> None:
         self._patches = Patches()
         self._kernels = Kernels()
+        self._arrivals = Arrivals({SHARDING: lambda: shard(self._patches)})
 
     def __enter__(self) -> Self:
         self.start()
@@ -58,12 +60,14 @@ class DryRun:
         regroup(self._patches)
         synchronise(self._patches)
         self._autocast()
+        self._arrivals.install()
 
     def stop(self) -> None:
         """Give everything back; twice is once."""
         atexit.unregister(self.stop)
         if self in dry_runs:
             dry_runs.remove(self)
+        self._arrivals.remove()
         self._patches.undo()
         self._kernels.remove()
 

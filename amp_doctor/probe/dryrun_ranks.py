@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # What names a GPU, and what Gloo or a module on the CPU refuses.
 _DEVICES = ("device_id", "device_ids", "output_device")
+# Takes a second to import, which scripts without it are spared.
+SHARDING = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
 def regroup(patches: Patches) -> None:
@@ -30,6 +33,19 @@ def regroup(patches: Patches) -> None:
             patches.replace(owner, name, wrapped)
     patches.replace(torch.distributed, "is_nccl_available", lambda: True)
     patches.wrap(DistributedDataParallel, "__init__", _on_the_host)
+
+
+def shard(patches: Patches) -> None:
+    """Let FSDP keep a module where it is; called once FSDP is there."""
+    fsdp = sys.modules[SHARDING]
+    patches.wrap(fsdp.FullyShardedDataParallel, "__init__", _where_it_is)
+
+
+def _where_it_is(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(self, module, *args, **kwargs | {"device_id": torch.device("cpu")})
+
+    return init
 
 
 def _by_gloo(original: Callable[..., Any]) -> Callable[..., Any]:

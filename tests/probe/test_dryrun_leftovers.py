@@ -232,3 +232,42 @@ def test_one_rank_alone_needs_no_other(tmp_path: Path) -> None:
         assert torch.equal(layer(x), nn.BatchNorm1d(3)(x))
     finally:
         torch.distributed.destroy_process_group()
+
+
+SHARDED = """\
+import functools
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+torch.manual_seed(0)
+model = FullyShardedDataParallel(
+    nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4)),
+    auto_wrap_policy=functools.partial(size_based_auto_wrap_policy, min_num_params=100),
+    mixed_precision=MixedPrecision(param_dtype=torch.float16, reduce_dtype=torch.float16),
+    device_id=torch.cuda.current_device(),
+)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scaler = ShardedGradScaler(init_scale=1024.0)
+for _ in range(10):
+    out = model(torch.randn(4, 8, device="cuda"))
+    assert out.dtype is torch.float16
+    optimizer.zero_grad()
+    scaler.scale(out.float().square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+dist.destroy_process_group()
+"""
+
+
+def test_parameters_are_sharded_over_ranks(tmp_path: Path) -> None:
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "amp_doctor", "probe"]
+    run = plain(tmp_path, *words, "--steps", "4", "--fail-on", "never", write(tmp_path, SHARDED))
+    assert run.status == 0, run.err
+    assert run.out.lstrip().startswith("Emulated:")
+    assert "steps:    4 of 4 attempted" in run.out
