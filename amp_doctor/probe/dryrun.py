@@ -6,8 +6,9 @@ convolutions and recurrent layers in float32 from rounded inputs with rounded re
 
 Not imitated: cuDNN's and cuBLAS's order of summation, TF32, rounding between the time steps of a fused recurrent layer
 or inside fused attention, copies between host and device, devices told apart (`x.device` is the CPU, and nothing raises
-when a tensor was left there), several GPUs in one process, NCCL (Gloo stands in), CUDA graphs, custom CUDA and Triton
-kernels, FFTs in half, other threads than the one that entered.
+when a tensor was left there), several GPUs in one process (DataParallel has one), NCCL (Gloo stands in), CUDA graphs
+(refused), optimizers with `capturable=True` (torch refuses them), custom CUDA and Triton kernels, FFTs in half, other
+threads than the one that entered.
 """
 
 from __future__ import annotations

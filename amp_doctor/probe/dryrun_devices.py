@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from amp_doctor.probe.patches import Patches
 
 _NEW = ("new_tensor", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
+# While a dry run is on `torch.device` is a class of ours, which takes longer to ask.
+_DEVICE: Any = torch.device
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 
 
@@ -28,7 +30,7 @@ def host(device: Any) -> Any:
     """The CPU for `cuda`, `cuda:0` or a number, as a string, a torch.device or an int; everything else as it is."""
     if isinstance(device, str):
         return "cpu" if device.partition(":")[0] == "cuda" else device
-    if isinstance(device, torch.device):
+    if isinstance(device, _DEVICE):
         return torch.device("cpu") if device.type == "cuda" else device
     return torch.device("cpu") if type(device) is int else device
 
@@ -91,7 +93,7 @@ def _first_placed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _to(original: Callable[..., Any]) -> Callable[..., Any]:
     def to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], (str, torch.device, int)) and not isinstance(args[0], bool):
+        if args and isinstance(args[0], (str, _DEVICE, int)) and not isinstance(args[0], bool):
             args = (host(args[0]), *args[1:])
         if kwargs.get("device") is not None:
             kwargs["device"] = host(kwargs["device"])
@@ -182,7 +184,6 @@ class _DeviceKind(type):
         return hash(_DEVICE)
 
 
-_DEVICE: Any = torch.device
 _Device: Any = _DeviceKind("device", (), {"__doc__": _DEVICE.__doc__, "__module__": "torch"})
 _builtins._register_builtin(_Device, _builtins._find_builtin(_DEVICE))
 
@@ -204,7 +205,7 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     """Files written on a GPU are loaded here without being asked."""
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if map_location is None or isinstance(map_location, (str, torch.device)):
+        if map_location is None or isinstance(map_location, (str, _DEVICE)):
             map_location = host(map_location or "cpu")
         elif isinstance(map_location, dict):
             map_location = {place: host(device) for place, device in map_location.items()}
