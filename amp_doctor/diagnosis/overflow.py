@@ -69,7 +69,7 @@ def activations_overflow(facts: Facts) -> Iterable[Draft]:
         else:
             message = f"{peak.what} reaches {magnitude(peak.amax)} and {becomes} infinite in FP16, which ends at 65504"
         yield Draft(
-            peak.layer,
+            peak.layer or None,
             f"{message}; no loss scale helps: keep it in FP32 or use BF16",
             peak.amax if not peak.infinite else float("inf"),
             Confidence.HIGH if facts.use.float16 else Confidence.MEDIUM,
