@@ -11,7 +11,7 @@ PROBED := fixtures/demo/probe_train.py
 TORCH := torch==2.13.0 'numpy>=1.26'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check browser bless ecosystem bench bench-probe bench-dryrun bench-verify bench-page plotly readme clean
+.PHONY: help demo test check browser bless ecosystem bench bench-probe bench-dryrun bench-record bench-verify bench-page plotly readme clean
 
 help:
 	@echo 'make demo       lint a script with planted mistakes, and probe one that float16 would break'
@@ -22,6 +22,7 @@ help:
 	@echo 'make bench      how fast it is, against ruff and libcst'
 	@echo 'make bench-dryrun  what a dry run costs, against float32'
 	@echo 'make bench-probe  what the probe costs, against the unprobed step'
+	@echo 'make bench-record  what recording a step costs, against that step'
 	@echo 'make bench-verify  what a proof costs, against a plain run of the script'
 	@echo 'make bench-page   how long a browser takes over the page of 2,000 layers'
 	@echo 'make plotly     bring the newest plotly.js for the HTML report, with npm'
@@ -65,6 +66,9 @@ bench-dryrun: $(VENV)/installed-dev
 
 bench-probe: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.probe_cost $(ARGS)
+
+bench-record: $(VENV)/installed-dev
+	$(BIN)/python -m tests.benchmarks.record_cost $(ARGS)
 
 bench-verify: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.verify_cost $(ARGS)

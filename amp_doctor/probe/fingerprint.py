@@ -19,7 +19,8 @@ def fingerprint(values: Tensor) -> int | None:
     """
     if values.layout is not torch.strided or values.device.type != "cpu" or values.is_quantized:
         return None
-    with torch.no_grad():
-        plain = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
-        bits = plain.detach().resolve_neg().contiguous().view(-1)
-        return int(bits.view(_INTEGERS[bits.element_size()]).sum(dtype=torch.int64).item())
+    plain = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+    bits = plain.detach()
+    if bits.is_neg():
+        bits = bits.resolve_neg()
+    return int(bits.view(_INTEGERS[bits.element_size()]).sum(dtype=torch.int64).item())

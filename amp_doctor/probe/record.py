@@ -8,12 +8,9 @@ TorchScript) is not seen; its results enter as recorded values, with a note.
 from __future__ import annotations
 
 import sys
-import types
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 from torch import Tensor, nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -22,44 +19,22 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils.data import dataloader
 from torch.utils.weak import WeakIdKeyDictionary
 
+from amp_doctor.probe.call_kinds import OPENED, QUIET, VIEWS
 from amp_doctor.probe.calls import apply_function
 from amp_doctor.probe.names import Names, calling_line
 from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.random_calls import may_draw
 from amp_doctor.probe.saved import in_backward
 from amp_doctor.probe.tape import FUNCTION, METHOD, Entry, Tape, given
 from amp_doctor.probe.write_graph import graph_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from amp_doctor.probe.recorded import Recording
 
-# Attributes that give a tensor. `grad` is none of them: gradients are what the replay makes anew.
-_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
-# Methods that give no tensor and change none.
-_QUIET = frozenset(
-    "size dim numel nelement item tolist numpy stride storage_offset is_floating_point is_complex is_contiguous "
-    "element_size get_device ndimension type data_ptr untyped_storage storage is_signed is_same_size is_pinned "
-    "is_shared register_hook register_post_accumulate_grad_hook retain_grad has_names dense_dim sparse_dim "
-    "__len__ __bool__ __float__ __int__ __index__ __repr__ __format__ __hash__ __contains__ __iter__ allclose equal "
-    "is_nonzero is_set_to is_inference _is_view result_type can_cast promote_types is_tensor is_same_size "
-    "broadcast_shapes __array__ __dlpack__ __dlpack_device__ is_distributed is_neg is_conj dtype finfo iinfo "
-    "get_default_dtype is_grad_enabled set_default_dtype manual_seed get_rng_state set_rng_state seed".split()
-)
 # So many calls of torch are recorded at most.
 _MOST = 50_000
-_BLIND = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-
-
-def _opened(function: Any) -> Any:
-    """A composite function of torch whose calls are seen one by one: a copy that asks no mode about itself."""
-    never = dict.fromkeys(_BLIND, lambda *_: False)
-    copy = types.FunctionType(function.__code__, {**function.__globals__, **never}, function.__name__)
-    copy.__defaults__, copy.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-    return copy
-
-
-_OPENED = {F.multi_head_attention_forward: _opened(F.multi_head_attention_forward)}
 
 
 class Recorder(TorchFunctionMode):
@@ -75,18 +50,20 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self._meets = names is None
         self._names = names or Names()
-        self._tape = Tape(limit)
+        self.tape = Tape(limit)
         self._hidden = 0
         self._stepping = hidden
         self._optimizing = self._unrolled = 0
         # torch.compile's switch, while compiled functions run eagerly so that their calls are seen.
         self._compiled: bool | None = None
-        self._on = self._installed = False
+        self._on = self._installed = self._paused = False
         self._modules: list[nn.Module] = []
         self._handles: list[Any] = []
         self._patches = Patches()
+        self._careful = _Careful(self)
         # Gradients, and what was made of them: clipping and the like is no part of the graph.
         self._gradients = WeakIdKeyDictionary()
+        self._met_gradients = False
 
     def start(self) -> None:
         """See the calls of this thread from now on."""
@@ -116,7 +93,7 @@ class Recorder(TorchFunctionMode):
     def stop(self) -> Recording:
         """See no more; the graph of what was seen."""
         self.cancel()
-        return graph_of(self._tape, self._names)
+        return graph_of(self.tape, self._names)
 
     def cancel(self) -> None:
         """See no more; twice is once."""
@@ -132,22 +109,28 @@ class Recorder(TorchFunctionMode):
         self._patches.undo()
         while self._handles:
             self._handles.pop().remove()
-        self._tape.close()
+        self.tape.close()
 
     # --- what is seen -------------------------------------------------------------------------------------------
+
+    def give_up(self, error: Exception) -> None:
+        """See no more, and say why."""
+        self._on = False
+        self.tape.entries.clear()
+        self.tape.notes = [f"the step could not be recorded: {error}"]
 
     def __torch_function__(
         self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if not self._on or name in _QUIET or self._looks_away():
+        if not self._on or name in QUIET or self._looks_away():
             return func(*args, **kwargs)
         if name == "__get__":
             return self._attribute(func, args, kwargs)
         if name == "__set__":
             return self._assigned(func, args, kwargs)
-        opened = _OPENED.get(func)
+        opened = OPENED.get(func)
         if opened is not None:
             with self:
                 return opened(*args, **kwargs)
@@ -160,15 +143,17 @@ class Recorder(TorchFunctionMode):
     def _call(
         self, kind: str, target: Any, func: Any, args: Any, kwargs: dict[str, Any], *, backward: bool = False
     ) -> Any:
-        tape = self._tape
+        tape = self.tape
         tensors = given(kwargs.values(), given(args))
-        if any(tensor in self._gradients for tensor, _ in tensors) and not backward:
+        if self._met_gradients and not backward and any(tensor in self._gradients for tensor, _ in tensors):
             result = func(*args, **kwargs)
             for tensor, _ in given([result]):
                 self._gradients[tensor] = True
             return result
-        entry = None
-        with self._careful(), torch._C.DisableTorchFunction():
+        entry, draws = None, not backward and may_draw(func)
+        with self._careful, torch._C.DisableTorchFunction():
+            if draws:
+                tape.before()
             entry = self._entry(kind, target, args, kwargs)
             entry.backward = backward
         self._hidden += 1
@@ -177,13 +162,12 @@ class Recorder(TorchFunctionMode):
         finally:
             self._hidden -= 1
         if entry is not None:
-            with self._careful(), torch._C.DisableTorchFunction():
-                tape.call(entry, tensors, result)
+            with self._careful, torch._C.DisableTorchFunction():
+                tape.call(entry, tensors, result, draws=draws)
         return result
 
     def _entry(self, kind: str, target: Any, args: Any, kwargs: Any) -> Entry:
-        tape, source = self._tape, calling_line()
-        tape.before()
+        tape, source = self.tape, calling_line()
         entry = Entry(kind, target, tape.argument(args, source), tape.argument(kwargs, source), source=source)
         entry.module = self._modules[-1] if self._modules else None
         entry.grad = torch.is_grad_enabled() or self._unrolled > 0
@@ -191,25 +175,13 @@ class Recorder(TorchFunctionMode):
             entry.autocast = torch.get_autocast_dtype("cpu")
         return entry
 
-    @contextmanager
-    def _careful(self) -> Iterator[None]:
-        """What fails here ends the recording, never the script."""
-        try:
-            if len(self._tape.entries) > _MOST:
-                raise RecursionError(f"it makes more than {_MOST} calls of torch")
-            yield
-        except Exception as error:  # noqa: BLE001 - the script knows nothing of us
-            self._on = False
-            self._tape.entries.clear()
-            self._tape.notes = [f"the step could not be recorded: {error}"]
-
     def _attribute(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func.__self__.__name__
-        if name in _VIEWS:
+        if name in VIEWS:
             return self._call(FUNCTION, getattr, lambda tensor, _: func(tensor), (args[0], name), {})
         result = func(*args, **kwargs)
         if name == "grad" and isinstance(result, Tensor):
-            self._gradients[result] = True
+            self._gradients[result] = self._met_gradients = True
         return result
 
     def _assigned(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -217,7 +189,7 @@ class Recorder(TorchFunctionMode):
         if name == "requires_grad":
             return self._call(METHOD, "requires_grad_", lambda tensor, on: tensor.requires_grad_(on), args, kwargs)
         if name == "data":
-            self._tape.forget(args[0])
+            self.tape.forget(args[0])
         return func(*args, **kwargs)
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,11 +226,27 @@ class Recorder(TorchFunctionMode):
         stepping = self._stepping() if self._stepping is not None else self._optimizing > 0
         return stepping and not torch.is_grad_enabled()
 
-    def _hide(self, *_: Any) -> None:
+    def _hide(self, _: Any, args: Any, kwargs: Any) -> None:
         self._optimizing += 1
+        if len(args) < 2 and not kwargs:  # but for the optimizer itself
+            self.pause()
 
     def _show(self, *_: Any) -> None:
         self._optimizing = max(0, self._optimizing - 1)
+        self.resume()
+
+    def pause(self) -> None:
+        """An optimizer steps, and calls no closure: its arithmetic is not even looked at."""
+        if self._installed and not self._paused and _get_current_function_mode() is self:
+            self._paused = True
+            self.__exit__(None, None, None)
+
+    def resume(self) -> None:
+        """It has stepped."""
+        if self._paused:
+            self._paused = False
+            if self._installed:
+                self.__enter__()  # type: ignore[no-untyped-call]
 
     def _unseen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def unseen(*args: Any, **kwargs: Any) -> Any:
@@ -275,15 +263,35 @@ class Recorder(TorchFunctionMode):
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         if not self._on or self._looks_away() or _get_current_function_mode() is None:
             return
-        with self._careful(), torch._C.DisableTorchFunction():
+        with self._careful, torch._C.DisableTorchFunction():
             if not self._modules:
                 if self._meets and self._names.of(module) is None:
                     self._names.meet(module)
                 for path, tensor in (*module.named_parameters(), *module.named_buffers()):
-                    self._tape.name(tensor, path)
+                    self.tape.name(tensor, path)
         self._modules.append(module)
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
         if module in self._modules:
             while self._modules.pop() is not module:
                 pass
+
+
+class _Careful:
+    """What fails inside ends the recording, never the script; entered twice a call, and so no generator."""
+
+    __slots__ = ("_recorder",)
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if isinstance(error, Exception):
+            self._recorder.give_up(error)
+            return True
+        if len(self._recorder.tape.entries) > _MOST:
+            self._recorder.give_up(RecursionError(f"it makes more than {_MOST} calls of torch"))
+        return False

@@ -75,6 +75,16 @@ class Replaying:
             return
         self._start()
 
+    def optimizer_begins(self, *, closure: bool) -> None:
+        """An optimizer begins its step: only a closure makes calls that belong to the recorded step."""
+        if self._recorder is not None and not closure:
+            self._recorder.pause()
+
+    def optimizer_ends(self) -> None:
+        """It has stepped."""
+        if self._recorder is not None:
+            self._recorder.resume()
+
     def stop(self) -> None:
         """The run is over; a step that was not finished is no step."""
         if self._recorder is not None:

@@ -97,9 +97,10 @@ class StepCounter:
         if inside is not None:
             self._attempt(inside, False)
 
-    def _begin(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._session.active:
             return
+        self._session.replaying.optimizer_begins(closure=len(args) > 1 or bool(kwargs))
         self._forget_raised()
         if optimizer not in self._stack:
             self._session.gradients.step_begins()
@@ -111,6 +112,7 @@ class StepCounter:
     def _end(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not self._session.active:
             return
+        self._session.replaying.optimizer_ends()
         if optimizer in self._stack:
             while self._stack.pop() is not optimizer:
                 pass  # an inner step raised

@@ -81,10 +81,8 @@ class Tape:
         self._hooked: dict[int, Entry] = {}
         self._parameters: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._rng = torch.default_generator.get_state()
-        # What was made before this node was made before the step, like a hidden state that is carried on.
-        with torch.enable_grad():
-            node = torch.ones((), requires_grad=True).clone().grad_fn
-        self._began = node._sequence_nr() if node is not None else 0
+        # What was made before the next node was made before the step, like a hidden state that is carried on.
+        self._began = torch._C._autograd._get_sequence_nr()
 
     # --- leaves -------------------------------------------------------------------------------------------------
 
@@ -161,12 +159,13 @@ class Tape:
             return slice(*(self.argument(one, source) for one in (value.start, value.stop, value.step)))
         return value if value is Ellipsis else Opaque(value)
 
-    def call(self, entry: Entry, given: list[tuple[Tensor, int]], result: Any) -> None:
-        """A call has been made; `given` are its tensors with their versions before."""
-        after = torch.default_generator.get_state()
-        if not torch.equal(after, self._rng):
-            entry.rng = (self._rng, after)
-            self._rng = after
+    def call(self, entry: Entry, given: list[tuple[Tensor, int]], result: Any, *, draws: bool) -> None:
+        """A call has been made; `given` are its tensors with their versions before, `draws` whether it is random."""
+        if draws:
+            after = torch.default_generator.get_state()
+            if not torch.equal(after, self._rng):
+                entry.rng = (self._rng, after)
+                self._rng = after
         changed = [tensor for tensor, version in given if _version(tensor) != version]
         entry.mutates = tuple(_storage(tensor) for tensor in changed)
         self.entries.append(entry)
@@ -186,7 +185,7 @@ class Tape:
                     self._nested(one, number, index, entry)
 
     def before(self) -> None:
-        """A call is about to be made: random numbers may have been drawn since the last."""
+        """A call that may draw random numbers is about to be made: some may have been drawn since the last."""
         now = torch.default_generator.get_state()
         if not torch.equal(now, self._rng):
             self._rng = now
@@ -234,7 +233,10 @@ def _version(tensor: Tensor) -> int:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+    """Where the memory begins that a tensor shares with its views."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size() if tensor.numel() else 0
 
 
 def _bits(tensor: Tensor) -> int | None:
