@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
+from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -111,7 +112,9 @@ def pretend(patches: Patches) -> None:
         if hasattr(torch, name) and hasattr(torch.cuda, name):
             patches.replace(torch.cuda, name, getattr(torch, name))
     if torch.version.cuda is None:
-        # Scripts take it apart, to see whether bfloat16 is supported.
+        # Scripts take it apart, to see whether bfloat16 is supported. One module of torch says on import that there is
+        # a CUDA without Triton: it is imported before.
+        import_module("torch.utils.flop_counter")
         patches.replace(torch.version, "cuda", VERSION)
     patches.replace(torch.cuda.nccl, "version", _always(NCCL))
     patches.replace(profiler, "emit_nvtx", lambda *_args, **_kwargs: contextlib.nullcontext())
