@@ -15,6 +15,7 @@ from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.diagnosis.recommendation import Run, Verified
 from amp_doctor.diagnosis.revise import next_best
 from amp_doctor.diagnosis.verdict import INCONCLUSIVE, REFUTED, VERIFIED, Judgement, judge, lost, run_of, still_half
+from amp_doctor.diagnosis.words import listed
 from amp_doctor.probe.fresh import Fresh, loaded
 from amp_doctor.probe.rerun import CUT, Command, environment_of, rerun
 from amp_doctor.probe.trial import SHARDED, Trial
@@ -147,11 +148,12 @@ class _Proof:
         """Run what is advised; before it is called refuted, FP32 once more, in the same way."""
         if advice.dtype not in HALF:
             return self._float32(full)
+        kept, left = self._kept(advice)
         trial = Trial(
             advice.dtype,
             not HALF & set(self._profile.precision.autocast),
             advice.loss_scale.init_scale if advice.dtype == "float16" else None,
-            tuple(one.layer for one in advice.keep_fp32) if advice.dtype == "float16" else (),
+            kept,
             self._widen,
         )
         words = f"as recommended ({_words(advice)}{self._casts}"
@@ -170,7 +172,18 @@ class _Proof:
         judgement = judge(full, tried, self._second())
         if judgement.by_loss:
             judgement = judge(full, tried, self._second(), self._shaken())
+        if judgement.verdict == REFUTED and left:
+            lines = f"to be changed first, which cannot be done from outside: {listed(list(left))}"
+            return Judgement(INCONCLUSIVE, f"{lines}; as it is {judgement.reason}")
         return judgement
+
+    def _kept(self, advice: Recommendation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The layers to run in FP32, and the operators that no layer stands for: of a root that would be everything."""
+        roots = {"", *(layer.name for layer in self._profile.layers if layer.name == layer.type)}
+        needed = [one for one in advice.keep_fp32 if advice.dtype == "float16" or one.refused]
+        outside = [one for one in needed if not one.whole and one.layer in roots]
+        layers = dict.fromkeys(one.layer for one in needed if one not in outside)
+        return tuple(layers), tuple(one.name for one in outside)
 
     def _is_written(self, trial: Trial) -> bool:
         """Whether a run of the trial would be the run as written over again."""
