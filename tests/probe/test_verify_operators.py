@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.probe.test_verify import probed, write
+from tests.probe.running import probed, write
 
 if TYPE_CHECKING:
     from pathlib import Path
