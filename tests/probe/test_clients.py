@@ -228,6 +228,7 @@ STOPPED = (
             ("tok_embeddings", "layers.0.wqkv", "layers.1.ffn_norm"),
             "layers.0.w1",
             (("Adam", 7),),
+            notes=("parameters are sharded over several ranks (DTensor)",),
         )
     ),
 )
