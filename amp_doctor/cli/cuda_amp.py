@@ -43,6 +43,8 @@ ON_CPU: Mapping[str, tuple[object, ...]] = {
     "accelerator": ("cpu",),
     "no_accel": (True,),
 }
+# How options that name a device end.
+DEVICES = ("device", "device_type", "accelerator", "platform")
 _CUDA = re.compile(rb"""["']cuda\b|\.cuda\(|torch\.cuda|accelerator""")
 _ANY = re.compile(rb"autocast|GradScaler|\.half\(|float16|fp16|bf16|precision|cuda\.amp|amp=|Accelerator")
 _SETTING = re.compile(
@@ -106,7 +108,8 @@ def _told_cpu(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     if environment.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
         return True
     told = given(arguments)
-    return "cpu" in told.values() or any(told.get(name) in values for name, values in ON_CPU.items())
+    asked = [value for name, value in told.items() if name.endswith(DEVICES)]
+    return "cpu" in asked or any(told.get(name) in values for name, values in ON_CPU.items())
 
 
 def _told_half(arguments: Sequence[str], environment: Mapping[str, str], settings: bool) -> str:
@@ -156,11 +159,24 @@ class _Finder(ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         """Only what can be reached counts."""
-        held = self._known.truth(node.test)
-        for part, when in ((node.body, True), (node.orelse, False)):
+        self._branch(node.test, node.body, node.orelse)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        """Likewise in `autocast() if amp else nullcontext()`."""
+        self._branch(node.test, [node.body], [node.orelse])
+
+    def _branch(self, test: ast.expr, *parts: Sequence[ast.AST]) -> None:
+        held = self._known.truth(test)
+        for part, when in zip(parts, (True, False), strict=True):
             if held in (when, None):
                 for one in part:
                     self.visit(one)
+            else:
+                self.declined = self.declined or any(map(self._has_amp, part))
+
+    def _has_amp(self, tree: ast.AST) -> bool:
+        names = (self._full(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+        return any(name in AUTOCAST or name in SCALERS or name.startswith(FORMER) for name in names)
 
     def visit_Call(self, node: ast.Call) -> None:
         """Regions, scalers, casts, and the settings of trainers."""

@@ -51,6 +51,7 @@ def where(tmp_path: Path, code: str, *arguments: str, **environment: str) -> str
         (OPTIONS + "with torch.autocast(args.device, enabled=args.amp): pass\n", "--amp", "train.py:9 enters"),
         (OPTIONS + "if args.amp:\n    s = torch.amp.GradScaler()\n", "--amp", "train.py:10 makes"),
         ("device = 'cpu'\nwith torch.autocast(device): pass\n", "--device=cuda", "train.py:3 enters"),
+        (OPTIONS + "c = torch.autocast('cuda') if args.amp else nullcontext()\n", "--amp --map cpu", "train.py:9"),
         # Pure half on a GPU.
         ("model = torch.nn.Linear(2, 2).cuda().half()\n", "", "train.py:2 calls .half()"),
         (DEVICE + "model = torch.nn.Linear(2, 2).to(device, torch.bfloat16)\n", "", "casts to torch.bfloat16"),
@@ -98,6 +99,8 @@ def test_amp_for_cuda_is_found(tmp_path: Path, code: str, arguments: str, words:
         (OPTIONS + "use = args.amp and torch.cuda.is_available()\ns = torch.amp.GradScaler(enabled=use)\n", ""),
         (OPTIONS + "a = Accelerator(mixed_precision=args.mixed_precision)\n", ""),
         (OPTIONS + "with torch.autocast('cpu', enabled=args.amp): pass\n", "--amp"),
+        (OPTIONS + "c = torch.autocast('cuda') if args.amp else nullcontext()\n", ""),
+        (OPTIONS + "device = args.device\nc = nullcontext() if device == 'cuda' else torch.autocast('cuda')\n", "--amp"),
         # Whoever asks for the CPU gets it.
         (OPTIONS + "with torch.autocast(args.device): pass\n", "--device cpu"),
         (OPTIONS + "with torch.autocast(args.device): pass\n", "--device=cpu"),
