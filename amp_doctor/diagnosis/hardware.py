@@ -58,9 +58,10 @@ def _estimated(profile: Profile) -> dict[str, str]:
     if replay is None or not replay.flops or not replay.speed:
         return {}
     ranges = ", ".join(f"{gpu} {low:.1f}x to {high:.1f}x" for gpu, (low, high) in replay.speed.items())
+    unmeasured = "an estimate that nobody has measured on a GPU"
     shares = f"{100 * replay.tensor_cores:.0f} % of the FLOPs on Tensor Cores"
     slow = f", {100 * (1 - replay.aligned):.0f} % of those off the multiples of 8" if replay.aligned < 0.995 else ""
-    return {"replayed": f"under O1 {ranges}; {shares}{slow}, {replay.casts} casts; {replay.assumptions}"}
+    return {"replayed": f"under O1 {ranges}; {shares}{slow}, {replay.casts} casts; {unmeasured}: {replay.assumptions}"}
 
 
 def _expected(profile: Profile) -> dict[str, str]:
