@@ -59,13 +59,15 @@ def _judge(one: Node, damaged: bool) -> Trouble | None:
             return None
         worst = max(flow.made, key=lambda made: (made.broken > 0, made.amax))
         return Trouble(one, OVERFLOW, 0.5 if damaged else 15.0, worst)
-    weigh = _weigher(max((given.lost for given in flow.given), default=0.0))
+    weigh = _weigher(flow.given)
     worst = max(flow.made, key=weigh)
     if weigh(worst) > _LOST and not damaged:
         return Trouble(one, UNDERFLOW, weigh(worst), worst)
     return None
 
 
-def _weigher(before: float) -> Callable[[Compared], float]:
-    """A loss beside much larger gradients changes little."""
-    return lambda made: min(made.lost - before, _WEIGHT * made.error) if made.error < _NOISE else 0.0
+def _weigher(given: list[Compared]) -> Callable[[Compared], float]:
+    """A loss beside much larger gradients changes little; what was lost or wrong before is not this call's."""
+    lost = max((one.lost for one in given), default=0.0)
+    wrong = max((one.error for one in given), default=0.0)
+    return lambda made: min(made.lost - lost, _WEIGHT * (made.error - wrong)) if made.error < _NOISE else 0.0

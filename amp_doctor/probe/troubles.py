@@ -110,8 +110,10 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     if name in _ADDS_EPS and any(0 < abs(value) <= form.zero_threshold for value in _constants(one.node)):
         return Trouble(one, UNDERFLOW, 1.0 + seen.lost)
     lost = seen.lost - max((i.compared.lost for i in inputs), default=0.0)
-    # What is lost beside much larger values changes little, if nobody divides by it.
-    if lost > _LOST and (_WEIGHT * seen.error > _LOST or _divides(one, known)):
+    wrong = seen.error - max((i.compared.error for i in inputs), default=0.0)
+    # What is lost beside much larger values changes little, if nobody divides by it; where the arguments are wrong
+    # already, it may be that they have changed their sign.
+    if lost > _LOST and (_WEIGHT * wrong > _LOST or _divides(one, known)):
         return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
     if one.swallowed > (_SWALLOWED if name in ADDS else _SWALLOWED_OF_MANY) or _running_sum(one):
         return Trouble(one, ACCUMULATION, 0.4)
