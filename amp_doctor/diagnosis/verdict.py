@@ -65,7 +65,8 @@ def lost(full: Profile, profile: Profile) -> float | None:
         # The runs may have counted different numbers of steps.
         zeros = now.zeros / now.elements * counts.elements
         total += counts.nonzero
-        gone += min(max(0.0, zeros - counts.zeros), counts.nonzero)
+        # Whole elements: the numbers of steps may not divide each other.
+        gone += min(max(0, round(zeros - counts.zeros)), counts.nonzero)
     return gone / total if total else None
 
 

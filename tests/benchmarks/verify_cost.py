@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROUNDS, STEPS = 3, 20
 LIMIT = 3.5
 
-# One that is all start-up, and one that computes for some seconds.
+# One that is all start-up, one that computes for a while, and one that does hardly anything else.
 _SCRIPT = """\
 import sys
 
@@ -41,11 +41,11 @@ if size == "small":
 else:
     parts = [torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3, stride=2), torch.nn.ReLU()]
     model = torch.nn.Sequential(*parts, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    shape = (32, 3, 32, 32)
+    shape = (32, 3, 32, 32) if size == "convolutions" else (64, 3, 64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 scaler = torch.amp.GradScaler("cuda", enabled=amp)
 for _ in range(int(sys.argv[3])):
-    x, y = torch.randn(shape), torch.randint(0, 10, (32,))
+    x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
     optimizer.zero_grad()
     with torch.autocast("cuda", dtype=torch.float16, enabled=amp):
         loss = F.cross_entropy(model(x), y)
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     bars = []
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "train.py").write_text(_SCRIPT)
-        for size in ("small", "convolutions"):
+        for size in ("small", "convolutions", "large"):
             for amp in ("float32", "amp"):
                 ratios = [_ratio(place, size, amp) for _ in range(chosen.rounds)]
                 bars.append(Bar(f"{size}, written in {amp}: proof / plain run", median(ratios), LIMIT))

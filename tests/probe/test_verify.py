@@ -295,11 +295,12 @@ def test_a_scaler_is_tried_as_the_code_to_paste_makes_it(tmp_path: Path) -> None
 
 
 def test_what_is_written_as_recommended_is_not_run_twice(tmp_path: Path) -> None:
-    found = proven(tmp_path, SCALED, advice("float16", 65536.0), autocast=("float16",), scaler=True)
+    code = SCALED.replace('GradScaler("cuda")', 'GradScaler("cuda", init_scale=1024.0)')
+    found = proven(tmp_path, code, advice("float16", 1024.0), autocast=("float16",), scaler=True)
     assert found.verified is not None
     _, written, tried = found.verified.runs
     assert written == replace(tried, settings=written.settings)
-    assert tried.settings == "as recommended (float16, init_scale 65536, as it is written: the same run)"
+    assert tried.settings == "as recommended (float16, init_scale 1024, as it is written: the same run)"
     assert found.verified.verdict == "verified"
 
 
