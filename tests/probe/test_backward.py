@@ -17,7 +17,7 @@ from amp_doctor.probe.precisions import O1_BF16, O1_FP16
 from amp_doctor.probe.replay import replay
 from tests.probe import backward_illnesses
 from tests.probe.backward_illnesses import ILLNESSES
-from tests.probe.recorded_zoo import ZOO
+from tests.probe.recorded_zoo_more import ZOO
 from tests.probe.test_record import prepared, record
 
 LINES = Path(backward_illnesses.__file__).read_text("utf-8").splitlines()

@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from amp_doctor.probe.exact import replay_exactly
 from amp_doctor.probe.record import Recorder
-from tests.probe.recorded_zoo import ZOO
+from tests.probe.recorded_zoo_more import ZOO
 
 if TYPE_CHECKING:
     from amp_doctor.probe.recorded import Recording

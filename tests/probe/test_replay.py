@@ -17,7 +17,7 @@ from amp_doctor.probe.replay import replay
 from amp_doctor.probe.troubles import troubles
 from tests.probe import operator_illnesses
 from tests.probe.operator_illnesses import ILLNESSES
-from tests.probe.recorded_zoo import ZOO
+from tests.probe.recorded_zoo_more import ZOO
 from tests.probe.test_record import prepared, record
 
 LINES = Path(operator_illnesses.__file__).read_text("utf-8").splitlines()
@@ -137,7 +137,7 @@ def test_of_a_run_that_breaks_at_once_the_first_step_is_replayed() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), Gate(), nn.Linear(8, 2)).half()
     with torch.no_grad():
-        model[0].bias[0] = 13
+        model[0].bias[0] = 13  # type: ignore[operator]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Probe(steps=4) as probe:
         while True:
