@@ -5,7 +5,7 @@ that it may clip and accumulate as it always did. A step with an infinite gradie
 gradients, and the scale is halved.
 
 Left out: `torch.autograd.grad`, whose results are the script's own; optimizers with a closure, which no GradScaler
-takes either; sharded parameters, whose gradients pass no tensor hook: with them nothing is scaled.
+takes either.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
-
-from amp_doctor.probe.trial import SHARDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +42,8 @@ class LossScaling:
         self._used = 1.0
         self._met = False
         self._dropped: Optimizer | None = None
-        self._sharded = False
+        # Sharded parameters whose gradients, of earlier backward passes, are multiplied until they are added to.
+        self._raised: dict[int, Tensor] = {}
 
     def patch(self, patches: Patches) -> None:
         """Below the session, which is to see the loss as the script made it."""
@@ -68,11 +67,14 @@ class LossScaling:
         """Divide what reaches these leaves."""
         for one in parameters:
             leaf = isinstance(one, Tensor) and one.requires_grad and one.is_leaf
-            if leaf and hasattr(one, "to_local"):
-                self._sharded = True
-            elif leaf and one not in self._hooked:
-                self._hooked[one] = True
-                self._handles.append(one.register_hook(self._divided))
+            if not leaf or one in self._hooked:
+                continue
+            self._hooked[one] = sharded = hasattr(one, "to_local")
+            self._handles.append(
+                one.register_post_accumulate_grad_hook(self._divided_whole)
+                if sharded
+                else one.register_hook(self._divided)
+            )
 
     def taken(self, optimizer: Optimizer) -> tuple[float, bool]:
         """The scale under which an optimizer has just stepped, and whether that step was made void."""
@@ -81,6 +83,18 @@ class LossScaling:
 
     def _divided(self, gradient: Tensor) -> Tensor:
         return gradient / self._used if self._used != 1.0 else gradient
+
+    def _raise(self) -> None:
+        """What a sharded parameter has accumulated is divided together with what is added to it."""
+        for parameter, sharded in self._hooked.items():
+            if sharded and parameter.grad is not None:
+                self._raised[id(parameter)] = parameter
+                _multiply(parameter.grad, self._used)
+
+    def _divided_whole(self, parameter: Tensor) -> None:
+        self._raised.pop(id(parameter), None)
+        if parameter.grad is not None and self._used != 1.0:
+            _multiply(parameter.grad, 1 / self._used)
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -91,16 +105,16 @@ class LossScaling:
                 self._met = False
             for optimizer in self._optimizers:
                 self.hook(p for group in optimizer.param_groups for p in group["params"])
-            if self._sharded:
-                self.session.note(SHARDED)
-                return original(tensors, grad_tensors, *args, **kwargs)
             self._used = self.scale
             self._depth += 1
+            self._raise()
             self.session.gradients.enter_scale(self._used)
             try:
                 return original(*self._scaled(tensors, grad_tensors), *args, **kwargs)
             finally:
                 self._depth -= 1
+                for parameter in list(self._raised.values()):
+                    self._divided_whole(parameter)
                 # The loss that the session keeps was never multiplied.
                 self.session.gradients.enter_scale(1.0)
 
@@ -133,13 +147,29 @@ class LossScaling:
         if not self.active or (args and callable(args[0])):
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if not _finite(p.grad for p in parameters):
+        finite = _finite(p.grad for p in parameters)
+        if any(map(self._hooked.get, parameters)):
+            finite = _everywhere(finite, parameters[0].device)
+        if not finite:
             for parameter in parameters:
                 parameter.grad = None
             self._dropped, self._met = optimizer, True
 
 
+def _multiply(gradient: Any, factor: float) -> None:
+    with torch.no_grad():
+        (gradient.to_local() if hasattr(gradient, "to_local") else gradient).mul_(factor)
+
+
+def _everywhere(finite: bool, device: torch.device) -> bool:
+    """Whether the shards of all ranks are finite: they step together, or not at all."""
+    worst = torch.tensor(float(not finite), device=device)
+    torch.distributed.all_reduce(worst, torch.distributed.ReduceOp.MAX)
+    return not bool(worst)
+
+
 def _finite(gradients: Iterable[Any]) -> bool:
     with torch.no_grad(), torch._C.DisableTorchFunction():
-        values = [one.coalesce().values() if one.is_sparse else one for one in gradients]
+        local = (one.to_local() if hasattr(one, "to_local") else one for one in gradients)
+        values = [one.coalesce().values() if one.is_sparse else one for one in local]
         return all(bool(one.abs().max().isfinite()) for one in values if one.numel())

@@ -10,10 +10,6 @@ from dataclasses import asdict, dataclass
 
 # Any would do, as long as all runs have the same.
 SEED = 20_240_229
-# A note about a run in which a loss scale could not be patched in.
-SHARDED = (
-    "the gradients of sharded parameters cannot be unscaled from outside, so that no loss scale could be patched in"
-)
 
 
 @dataclass(frozen=True, slots=True)

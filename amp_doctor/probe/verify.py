@@ -18,7 +18,7 @@ from amp_doctor.diagnosis.verdict import INCONCLUSIVE, REFUTED, VERIFIED, Judgem
 from amp_doctor.diagnosis.words import listed
 from amp_doctor.probe.fresh import Fresh, loaded
 from amp_doctor.probe.rerun import CUT, Command, environment_of, rerun
-from amp_doctor.probe.trial import SHARDED, Trial
+from amp_doctor.probe.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,8 +201,6 @@ class _Proof:
         """Why the latest run was not what it was to be; empty when it was."""
         if self._last.steps.attempted and trial.dtype not in self._last.precision.autocast:
             return f"autocast of {trial.dtype} could not be patched in: the script calls no module of torch.nn"
-        if SHARDED in self._last.notes:
-            return SHARDED
         return still_half(self._last) if trial.widen else ""
 
     def _float32(self, full: Run) -> Judgement:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amp_doctor.diagnosis.verdict import judge, run_of
 from amp_doctor.probe.fresh import TIMED_OUT, Fresh, Started, attend, sets_early
 from amp_doctor.probe.rerun import Command, environment_of, ranks_of, rerun, unrepeatable
 from amp_doctor.probe.trial import Trial
@@ -146,6 +147,47 @@ def test_ranks_are_started_again_as_torchrun_does(tmp_path: Path, code: str) -> 
     assert [len(one["loss"]) for one in proof["runs"]] == [6, 6, 6]
     assert run.profile is not None
     assert proof["runs"][0]["loss"] == run.profile["loss"]  # both ranks: the mean of two
+
+
+# Shards of a model whose gradients lie around 2^-45, accumulated over two backward passes.
+SHARDED = """\
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+fully_shard(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-30)
+generator = torch.Generator().manual_seed(dist.get_rank())
+for number in range(40):
+    x = torch.randn(32, 16, generator=generator)
+    (2.0**-40 * (model(x) - x.sum(1, keepdim=True)).pow(2).mean()).backward()
+    if number % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_shards_are_scaled_and_skip_together(tmp_path: Path) -> None:
+    asked = Command((write(tmp_path, SHARDED),), str(tmp_path), environment(), ranks=2)
+    trials = (
+        Trial("float32"),
+        Trial("float16", True, 2.0**36),
+        Trial("float16", True, 1.0),
+        Trial("float16", True, 2.0**90),
+    )
+    with Fresh(environment_of(asked.environment), str(tmp_path), ["torch"]) as fresh:
+        done = [rerun(fresh, asked, trial, 6, dry_run=True, seconds=5.0) for trial in trials]
+    assert [one.failure for one in done] == [""] * 4
+    full, right, small, large = (run_of("", one.profile, done[0].profile) for one in done)
+    assert judge(full, right).verdict == "verified", judge(full, right)
+    assert right.lost is not None
+    assert right.lost < 0.05
+    assert small.lost == 1.0
+    assert large.skipped == large.steps == 6
 
 
 def test_a_trial_of_ranks_tells_who_failed_first(tmp_path: Path) -> None:
