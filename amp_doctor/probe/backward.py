@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from amp_doctor.probe.compare import Compared
+from amp_doctor.probe.dryrun_autocast import AUTOCAST, key
+from amp_doctor.probe.dryrun_kernels import HALF
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 # Elements of one gradient that are compared, and nodes of autograd's graph that one call may consist of.
 _SAMPLE = 1 << 14
 _NODES = 2000
+# CUDA's rules hold in the backward pass, and not for what measures it.
+_RULES = key(AUTOCAST) | key(HALF)
 
 
 @dataclass(slots=True)
@@ -105,15 +109,15 @@ class Watch:
     ) -> None:
         if grad is None or grad.layout is not torch.strided or not grad.numel() or grad.is_complex():
             return
-        key = (node, side, place)
-        with torch.no_grad():
+        site = (node, side, place)
+        with torch._C._ExcludeDispatchKeyGuard(_RULES), torch.no_grad():
             grad = grad.detach()
             if wide:
                 low, high = (float(limit) for limit in torch.aminmax(grad))
-                self._wide.setdefault(key, []).append((_sample(grad).clone(), max(-low, high)))
+                self._wide.setdefault(site, []).append((_sample(grad).clone(), max(-low, high)))
                 return
-            number = self._met[key] = self._met.get(key, -1) + 1
-            kept = self._wide.get(key, ())
+            number = self._met[site] = self._met.get(site, -1) + 1
+            kept = self._wide.get(site, ())
             if number < len(kept):
                 flow = self.flows.setdefault(node, Flow())
                 found = self._compared(*kept[number], grad)
@@ -150,7 +154,7 @@ def _formed(grad: Tensor | None, edge: Edge) -> Tensor | None:
     """As autograd hands it on: summed over dimensions that were broadcast, in the dtype of the argument."""
     if grad is None or grad.layout is not torch.strided:
         return None
-    with torch.no_grad():
+    with torch._C._ExcludeDispatchKeyGuard(_RULES), torch.no_grad():
         if grad.shape != edge.shape:
             grad = grad.sum_to_size(edge.shape)
         return grad.to(edge.dtype)
