@@ -97,7 +97,8 @@ def judge(full: Run, tried: Run, again: Run | None = None, shaken: Run | None = 
     if not all(map(isfinite, full.loss[:length])):
         return Judgement(INCONCLUSIVE, "the loss is not finite in FP32 either")
     broken = sum(not isfinite(loss) for loss in tried.loss[:length])
-    if broken > tried.skipped:
+    if broken:
+        # Also where the step was skipped: no loss scale reaches the forward pass, and each such batch is lost.
         where = next(index for index, loss in enumerate(tried.loss, 1) if not isfinite(loss))
         return Judgement(
             REFUTED, f"the loss is not finite on {count(broken, 'step')}, first on step {where}; in FP32 it is"
