@@ -223,8 +223,9 @@ class Memory:
 class Outcome:
     """The recorded step under one precision ("O1/float16"...), against FP32: relative errors of loss and gradients.
 
-    `gradient_error` is None when the backward pass was not replayed; `overflows` counts the operators whose result
-    overflows, `casts` those to or from half; `loss_scale` is the one the backward pass ran under.
+    Infinities are mended where they arise: the errors are those of the rest. `gradient_error` is None when the backward
+    pass was not replayed; `overflows` counts the operators whose result overflows, `casts` those to or from half;
+    `loss_scale` is the one the backward pass ran under.
     """
 
     precision: str
@@ -244,7 +245,7 @@ class Replay:
     must stay in FP32, as found by trying. `exact`: whether the recorded step, run again in FP32, gave the same bits
     (None: not checked). `activations` maps an opt level (O0 to O3) to the bytes of all results of the forward pass.
     `outcomes` sets the precisions side by side. `lines` are those of the user's code whose operators the step ran.
-    When nothing was recorded, `recorded` is False and `reason` says why.
+    When no step was recorded and replayed, `recorded` is False and `reason` says why.
     """
 
     loss_error: float = 0.0

@@ -29,7 +29,7 @@ _STEP = 1
 # Ends after which there is time for a replay, of so many seconds, or of a share of what the run took.
 _ENDS = ("steps", "finished")
 _SECONDS = 10.0
-_SHARE = 0.5
+_SHARE = 1.0
 _MOST = 60.0
 # Other ranks wait for the first to come to its end.
 _MOST_OF_RANKS = 20.0

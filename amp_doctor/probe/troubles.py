@@ -36,6 +36,7 @@ BANNED, UNSUPPORTED = "banned", "unsupported"
 _LOST = 0.02
 _WEIGHT = 4
 _JUMP = 4.0
+_ABSORBED = 0.005
 # Below this share of what it was computed from, FP32's own result is nothing but rounding.
 _NOISE = 2.0**-20
 # Relative error of one result, in units of the format's eps: 4 % in float16, 31 % in bfloat16.
@@ -113,9 +114,9 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     wrong = seen.error - max((i.compared.error for i in inputs), default=0.0)
     # What is lost beside much larger values changes little, if nobody divides by it; where the arguments are wrong
     # already, it may be that they have changed their sign.
-    if lost > _LOST and (_WEIGHT * wrong > _LOST or _divides(one, known)):
+    if lost > _LOST and (_WEIGHT * wrong > _LOST or _divides(one, known)) and not _absorbed(one, known):
         return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
-    if one.swallowed > (_SWALLOWED if name in ADDS else _SWALLOWED_OF_MANY) or _running_sum(one):
+    if _running_sum(one) or (name not in ADDS and one.swallowed > _SWALLOWED_OF_MANY):
         return Trouble(one, ACCUMULATION, 0.4)
     trouble = _amplified(one, inputs, form)
     return replace(trouble, trouble=ACCUMULATION) if trouble is not None and name in REDUCES else trouble
@@ -127,11 +128,27 @@ def _divides(one: Node, known: Mapping[fx.Node, Node]) -> bool:
     return any(user.compared.broken and name_of(user.node) in _INVERSES for user in users)
 
 
+def _absorbed(one: Node, known: Mapping[fx.Node, Node]) -> bool:
+    """Whether all that is computed from the result comes out well all the same: it was added to larger values."""
+    users = [known[user].compared for user in one.node.users if user in known]
+    return bool(users) and not any(user.broken or user.lost > _LOST or user.error > _ABSORBED for user in users)
+
+
 def _running_sum(one: Node) -> bool:
-    """A single number that the script itself keeps in half and adds to: it stops growing, sooner or later."""
-    meta, name = one.node.meta, name_of(one.node)
-    kept = [i for i in one.inputs if i.meta.get("dtype") in LOW and not i.meta.get("shape")]
-    return name in ADDS and meta.get("dtype") in LOW and not meta.get("shape") and bool(kept)
+    """Whether the script itself keeps a sum in half: a single number, which stops growing sooner or later, or values
+    that have stopped. A branch too small for what it is added to once is none: it may grow."""
+    node = one.node
+    if name_of(node) not in ADDS or node.meta.get("dtype") not in LOW:
+        return False
+    kept = [i for i in one.inputs if i.meta.get("dtype") in LOW]
+    if not node.meta.get("shape"):
+        return any(not i.meta.get("shape") for i in kept)
+    again = any(i.op == "placeholder" or _line(i) == _line(node) for i in kept)
+    return again and one.swallowed > _SWALLOWED
+
+
+def _line(node: fx.Node) -> tuple[str, Any]:
+    return name_of(node), node.meta.get("source")
 
 
 def _handed_on(trouble: Trouble, mended: set[fx.Node], one: Node) -> bool:

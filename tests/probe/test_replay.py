@@ -126,6 +126,17 @@ def test_a_replay_leaves_no_trace() -> None:
     assert not torch.is_autocast_enabled("cuda")
 
 
+def test_what_is_added_to_larger_values_is_not_missed() -> None:
+    """As mixup does with a share close to one."""
+
+    def step() -> None:
+        torch.manual_seed(0)
+        x = nn.Linear(8, 8)(torch.randn(16, 8))
+        (x * (1 - 1e-6) + x.flip(0) * 1e-6).square().mean().backward()
+
+    assert examine(record(step), seconds=60).operators == ()
+
+
 def test_of_a_run_that_breaks_at_once_the_first_step_is_replayed() -> None:
     """A model in half whose exponential overflows: from its second step on there is nothing but NaN."""
 
