@@ -38,8 +38,10 @@ def first_nonfinite(facts: Facts) -> Iterable[Draft]:
         when = f"in step {met.step}" if met.step else "before the first step"
         yield Draft(met.layer or None, f"the first {value} appears {when}, {place}", source=met.source)
         return
+    # Of a loss that was computed from scaled gradients the scaler cures infinities, too.
+    passing = _passing_skips(facts)
     for step, loss in enumerate(facts.profile.loss, 1):
-        if not isfinite(loss):
+        if not isfinite(loss) and step not in passing:
             value = "NaN" if isnan(loss) else "infinite"
             yield Draft(None, f"the loss is {value} in step {step}; no layer was seen to start it")
             return
@@ -52,9 +54,7 @@ def endless_skipping(facts: Facts) -> Iterable[Draft]:
     skipped = [event for event in events if event.found_inf]
     if not skipped:
         return
-    places = [number for number, event in enumerate(events) if event.found_inf]
-    # One run of skips that ended is how a scaler finds its scale.
-    warm_up = places == list(range(places[0], places[-1] + 1)) and places[-1] < len(events) - 1
+    warm_up = bool(_passing_skips(facts))
     ending = len(events) >= LAST and all(event.found_inf for event in events[-LAST:])
     if ending or (len(events) >= ATTEMPTS and 2 * len(skipped) >= len(events) and not warm_up):
         blamed = Counter(event.layer for event in skipped if event.layer)
@@ -79,6 +79,15 @@ def dead_scale(facts: Facts) -> Iterable[Draft]:
     if facts.profile.scaler and facts.profile.scaler[-1].scale < 1:
         last = scale_words(facts.profile.scaler[-1].scale)
         yield Draft(None, f"the loss scale is {last}: below 1 it pushes gradients towards zero instead of away from it")
+
+
+def _passing_skips(facts: Facts) -> set[int]:
+    """The steps of the one run of skips by which a scaler has found its scale; none where there was another."""
+    events = facts.profile.scaler
+    places = [number for number, event in enumerate(events) if event.found_inf]
+    if not places or places != list(range(places[0], places[-1] + 1)) or places[-1] == len(events) - 1:
+        return set()
+    return {events[number].step for number in places}
 
 
 def _trailing(facts: Facts) -> int:

@@ -110,9 +110,12 @@ class Gradients:
                 return original(outputs, *args, **kwargs)
             self.inner = not self._asks_for_weights(args[0] if args else kwargs.get("inputs"))
             try:
-                return self._run(original, outputs, args, kwargs, is_loss=False)
+                result = self._run(original, outputs, args, kwargs, is_loss=False)
             finally:
                 self.inner = False
+            if self.scale != 1:
+                self._session.nonfinite.scaled_gradients_asked()
+            return result
 
         return grad
 

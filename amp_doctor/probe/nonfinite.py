@@ -1,7 +1,8 @@
 """The first NaN or infinity that was not expected, and what the scaler did about the others.
 
 Expected are negative infinities alone in an activation (attention masks), and infinite gradients on a step that the
-GradScaler skipped: that is how it finds its scale.
+GradScaler skipped: that is how it finds its scale. So are a loss, and layers, that were computed from such gradients (a
+gradient penalty), when the skipping ends.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class Nonfinite:
         self._pending: tuple[str, Record | None, str, str | None, Source | None] | None = None
         self._skipped_by_scaler = False
         self._first: tuple[int, str, Record | None, str, str | None, Source | None] | None = None
+        # Whether the step under way has asked for gradients of a scaled loss, which it may compute with.
+        self._reused = False
+        # What came of such gradients, the first time in the steps that the scaler is skipping now.
+        self._forgivable: tuple[int, str, Record | None, str, str | None, Source | None] | None = None
         self._events: list[tuple[int, float, bool, Record | None]] = []
         # A loss that is not finite: the next step is counted even if it is not its turn.
         self.alarmed = False
@@ -51,6 +56,10 @@ class Nonfinite:
             self.alarmed = True
             self._meet("loss", None, "nan" if isnan(value) else "inf", None)
 
+    def scaled_gradients_asked(self) -> None:
+        """The script has gradients of a scaled loss in its hands, before the scaler has looked at them."""
+        self._reused = True
+
     def scaler_stepped(self, scale: float, skipped: bool) -> None:
         """A GradScaler took or skipped a step."""
         self._skipped_by_scaler |= skipped
@@ -62,8 +71,13 @@ class Nonfinite:
         self._settle(self._session.step)
 
     def run_ends(self) -> None:
-        """What the unfinished step has met counts: the script may have raised because of it."""
-        self._settle(self._session.step + 1)
+        """What the unfinished step has met counts: the script may have raised because of it.
+
+        So does what no later step has cured.
+        """
+        if self._pending is not None:
+            self._settle(self._session.step + 1)
+        self._first = self._first or self._forgivable
 
     def first(self) -> FirstNonfinite | None:
         """The first unexpected one, named."""
@@ -98,7 +112,15 @@ class Nonfinite:
     def _settle(self, step: int) -> None:
         pending, self._pending = self._pending, None
         skipped, self._skipped_by_scaler = self._skipped_by_scaler, False
-        if pending is None or self._first is not None or (skipped and pending[0] == "backward"):
+        reused, self._reused = self._reused, False
+        if pending is None:
+            self._forgivable = self._forgivable if skipped else None
+            return
+        if self._first is not None or (skipped and pending[0] == "backward"):
+            return
+        if skipped and reused and pending[0] in ("forward", "loss"):
+            self._forgivable = self._forgivable or (step, *pending)
             return
         # Weights are counted when a model is first met, before the first step.
-        self._first = (0 if pending[0] == "weight" and step == 1 else step, *pending)
+        first = (0 if pending[0] == "weight" and step == 1 else step, *pending)
+        self._first = self._forgivable or first
