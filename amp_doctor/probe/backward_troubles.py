@@ -23,8 +23,9 @@ _WEIGHT = 4
 # From this share of lost elements, or this relative error on, it is the forward pass that has gone wrong before.
 _LOST_BEFORE = 0.02
 _WRONG_BEFORE = 0.1
-# Above it FP32's own gradient is nothing but rounding.
+# Above it FP32's own gradient is nothing but rounding; and what is made of a gradient that is wrong already is no news.
 _NOISE = 2.0
+_WRONG_GIVEN = 0.3
 
 
 def backward_troubles(replayed: Replayed) -> tuple[Trouble, ...]:
@@ -59,6 +60,8 @@ def _judge(one: Node, damaged: bool) -> Trouble | None:
             return None
         worst = max(flow.made, key=lambda made: (made.broken > 0, made.amax))
         return Trouble(one, OVERFLOW, 0.5 if damaged else 15.0, worst)
+    if any(given.error > _WRONG_GIVEN for given in flow.given):
+        return None
     weigh = _weigher(flow.given)
     worst = max(flow.made, key=weigh)
     if weigh(worst) > _LOST and not damaged:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 LOW = (torch.float16, torch.bfloat16)
+_FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -62,3 +64,14 @@ def is_low(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.dtype in LOW
     return isinstance(value, (tuple, list)) and any(map(is_low, value))
+
+
+def within_range(value: Any, dtype: torch.dtype) -> Any:
+    """Arguments with the extremes of FP32, as `torch.finfo(x.dtype).min` gives them, replaced by those of `dtype`."""
+    if isinstance(value, float) and abs(value) == _FLOAT32_MAX:
+        return math.copysign(torch.finfo(dtype).max, value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(within_range(one, dtype) for one in value)
+    if isinstance(value, dict):
+        return {key: within_range(one, dtype) for key, one in value.items()}
+    return value

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from amp_doctor.probe.accumulation import swallowed, terms_of
 from amp_doctor.probe.backward import Edge, Flow, Watch
 from amp_doctor.probe.compare import Compared, compare
-from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened
+from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened, within_range
 from amp_doctor.probe.flops import Flops, recurrent
 from amp_doctor.probe.graph_calls import OutOfTime, invoke, last_uses, name_of
 from amp_doctor.probe.precisions import Precision, Rules
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _NORMS = frozenset("batch_norm layer_norm group_norm instance_norm rms_norm".split())
 _CREATED = frozenset("zeros ones full rand randn arange linspace logspace eye empty tensor scalar_tensor".split())
 _CASTS = frozenset("float half bfloat16 to type type_as".split())
+_MASKS = frozenset("where masked_fill masked_fill_ fill_ full_like".split())
 # What the CPU has no kernel for and a GPU has.
 _ONLY_ON_CPU = ("not implemented for", "mkldnn", "could not create a primitive")
 _MIXED = ("dtype", "should be the same", "must have the same", "expected scalar type")
@@ -174,7 +175,10 @@ class _Run:
             return None
         found = Node(node, inputs=tuple(node.all_input_nodes))
         state = torch.default_generator.get_state() if "rng" in node.meta else None
-        args, kwargs = widened(self._given(node, self._wide))
+        low_args = self._given(node, self._low)
+        # The lowest number of the dtype at hand, as masks have it: under another dtype it is another.
+        extremes = self._precision.low if name in _MASKS and is_low(low_args[0]) else torch.float32
+        args, kwargs = within_range(widened(self._given(node, self._wide)), extremes)
         edges = self._edges(args, kwargs)
         with Flops() as flops:
             wide = invoke(node, args, kwargs, wide=True)
@@ -187,7 +191,7 @@ class _Run:
         self._wide[node] = wide
         casts = self._rules.casts
         casts.count, casts.above, casts.below = 0, 0.0, 0.0
-        args, kwargs = self._given(node, self._low)
+        args, kwargs = within_range(low_args, extremes)
         before = terms_of(name, args) if is_low(args) else None
         edges = self._edges(args, kwargs)
         try:

@@ -137,6 +137,23 @@ def test_what_is_added_to_larger_values_is_not_missed() -> None:
     assert examine(record(step), seconds=60).operators == ()
 
 
+def test_the_lowest_number_of_a_dtype_is_another_in_half() -> None:
+    """As transformers masks attention."""
+
+    def step() -> None:
+        torch.manual_seed(0)
+        x = nn.Linear(8, 8)(torch.randn(16, 8))
+        scores = x @ x.T
+        hidden = torch.ones(16, 16).triu(1) > 0
+        lowest = torch.finfo(scores.dtype).min
+        filled = scores.masked_fill(hidden, lowest).softmax(-1) @ x
+        (filled + torch.where(hidden, lowest, scores).softmax(-1) @ x).square().sum().backward()
+
+    examined = examine(record(step), seconds=60)
+    assert examined.operators == ()
+    assert all(one.gradient_error is not None and one.gradient_error < 0.05 for one in examined.outcomes)
+
+
 def test_of_a_run_that_breaks_at_once_the_first_step_is_replayed() -> None:
     """A model in half whose exponential overflows: from its second step on there is nothing but NaN."""
 
