@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.operators import O1_FLOAT16, outcome
 from amp_doctor.diagnosis.profile import ACTIVATION, GRADIENTS, UPDATE, WEIGHT
+from amp_doctor.diagnosis.trust import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ class Scene:
 def agreement(finding: Finding, profile: Profile, observed: Sequence[Finding], line: str = "") -> Agreement | None:
     """What the run says about a finding of the linter; None when it has no say."""
     look = LOOKS.get(finding.code)
-    return look(Scene(finding, profile, observed, line)) if look is not None and finding.cell is None else None
+    return look(Scene(finding, trusted(profile), observed, line)) if look is not None and finding.cell is None else None
 
 
 def layers_beside(finding: Finding, profile: Profile, observed: Sequence[Finding], line: str = "") -> list[str]:
@@ -82,6 +83,7 @@ def layers_beside(finding: Finding, profile: Profile, observed: Sequence[Finding
 
     So are those of operators on these lines, and those that the agreement rests on.
     """
+    profile = trusted(profile)
     scene = Scene(finding, profile, observed, line)
     spans = [(finding.path, finding.span), *((step.path, step.span) for step in finding.related)]
     lines = {(path, number) for path, span in spans for number in range(span.line, span.end_line + 1)}

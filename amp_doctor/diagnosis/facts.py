@@ -9,6 +9,7 @@ from amp_doctor.diagnosis.activations import float32_under_autocast, half_output
 from amp_doctor.diagnosis.gradients import Gradient, gradients, largest_scale
 from amp_doctor.diagnosis.precision import InUse, in_use
 from amp_doctor.diagnosis.profile import ACTIVATION, WEIGHT, Profile, Source
+from amp_doctor.diagnosis.trust import trusted
 from amp_doctor.numerics.formats import FP16
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A profile, the precision in use, its gradients, and the peaks of what autocast makes half."""
+    """A profile, the precision in use, its gradients, and the peaks of what autocast makes half.
+
+    Of a replay that did not come out as the run did the profile holds nothing that anything could rest on.
+    """
 
     profile: Profile
     use: InUse
@@ -71,7 +75,7 @@ MASKS = ("where", "masked_fill", "masked_fill_")
 
 def facts(profile: Profile) -> Facts:
     """Everything that is derived from a profile before anything is judged."""
-    use = in_use(profile)
+    profile, use = trusted(profile), in_use(profile)
     return Facts(profile, use, gradients(profile, use), tuple(_peaks(profile, use)))
 
 

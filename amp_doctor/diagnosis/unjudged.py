@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.agreement import LOOKS, OPERATORS, Agreement
 from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.trust import distrusted
 from amp_doctor.diagnosis.words import count
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def _operators(finding: Finding, profile: Profile) -> str:
     if replay is None or not replay.recorded:
         why = f": {replay.reason}" if replay is not None and replay.reason else ""
         return f"no step was recorded, so its operators were not looked at{why}"
+    if distrusted(profile):
+        return "the recorded step came out otherwise when it was run again, so its operators say nothing"
     lines = range(finding.span.line, finding.span.end_line + 1)
     if not any(one.path == finding.path and one.line in lines for one in replay.lines):
         return "the one step that was replayed did not come by this line"
