@@ -7,6 +7,7 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.arithmetic import swallowed_share
+from amp_doctor.diagnosis.failing import failing
 from amp_doctor.diagnosis.gradients import FLOOR_EXPONENT, lost
 from amp_doctor.diagnosis.memory import computed
 from amp_doctor.diagnosis.profile import UPDATE, WEIGHT, Site
@@ -50,8 +51,8 @@ def confidence(known: Facts, verdict: Verdict) -> str:
     return "high" if steps.taken >= MANY_STEPS and roomy else "medium"
 
 
-def would_change(known: Facts, verdict: Verdict, dtype: str) -> tuple[str, ...]:
-    """What later steps, another mode or another machine could bring."""
+def would_change(known: Facts, verdict: Verdict, dtype: str, keep: Sequence[KeepFP32] = ()) -> tuple[str, ...]:
+    """What later steps, another mode or another machine could bring; not what the run has brought already."""
     profile = known.profile
     said = [
         f"the look was short ({count(profile.steps.attempted, 'early step')}): gradients shrink later, outputs may grow"
@@ -65,15 +66,15 @@ def would_change(known: Facts, verdict: Verdict, dtype: str) -> tuple[str, ...]:
     if any(site.sampled for role, site in sites if role not in (WEIGHT, UPDATE)):
         said.append("some tensors were sampled: a rare large value may have been missed")
     if dtype == "float16":
-        said.append(
-            "an output beyond 65504 in some layer, or infinities that keep the scaler skipping, would call for BF16"
-        )
+        where = "another layer" if any(peak.overflows for peak in known.peaks) or keep else "some layer"
+        skips = "" if failing(profile) else ", or infinities that keep the scaler skipping,"
+        said.append(f"an output beyond 65504 in {where}{skips} would call for BF16")
     elif dtype == "bfloat16" and verdict.loss_scale.admissible is not None:
         said.append(
             "a GPU without native BF16 (compute capability below 8.0) would call for FP16 with the loss scale above"
         )
     if profile.ended == "exception":
-        said.append("the script ended in an exception")
+        said.append("the exception that ended the script: what would have come after it was not seen")
     return tuple(said)
 
 

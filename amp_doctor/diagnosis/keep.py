@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.activations import float32_under_autocast, makes_half
 from amp_doctor.diagnosis.facts import INPUT, MASKS, OVERFLOWS, Facts
+from amp_doctor.diagnosis.failing import refused_at
 from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, spoiled, tried
 from amp_doctor.diagnosis.recommendation import KeepFP32
 from amp_doctor.diagnosis.words import magnitude
@@ -54,7 +55,12 @@ def forward(known: Facts) -> tuple[KeepFP32, ...]:
 def refused(known: Facts) -> tuple[KeepFP32, ...]:
     """The operators that raise an error under autocast: they need a line of code whatever the dtype."""
     met = (one for one in known.profile.operators if one.precision == O1_FLOAT16 and one.trouble in REFUSED)
-    return merged(replace(_kept(one, known.profile), whole=False, refused=True) for one in met)
+    told = merged(replace(_kept(one, known.profile), whole=False, refused=True) for one in met)
+    # A run that this ended has no replay, and has told it in its last words.
+    ended = refused_at(known.profile)
+    if ended is None or any(one.source == ended[1] for one in told):
+        return told
+    return (*told, KeepFP32("", "the script ended there", *ended, whole=False, refused=True))
 
 
 def merged(*parts: Iterable[KeepFP32]) -> tuple[KeepFP32, ...]:

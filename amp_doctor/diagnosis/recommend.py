@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.facts import Facts, facts
+from amp_doctor.diagnosis.failing import failing, refused_at
 from amp_doctor.diagnosis.grounds import confidence, reasons, would_change
 from amp_doctor.diagnosis.hardware import machine, speed
 from amp_doctor.diagnosis.keep import forward, merged, refused
 from amp_doctor.diagnosis.memory import memory
-from amp_doctor.diagnosis.operators import O1_FLOAT16, spoiled, too_coarse
+from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, too_coarse
+from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails
 from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 from amp_doctor.diagnosis.scale import Verdict, few, loss_scale
 from amp_doctor.diagnosis.snippet import snippet
+from amp_doctor.diagnosis.trust import NOT_EXACT, distrusted
 from amp_doctor.diagnosis.underflow import vanishing
 from amp_doctor.diagnosis.words import count, listed
 
@@ -31,9 +34,9 @@ def recommend(profile: Profile) -> Recommendation:
     verdict = loss_scale(known.gradients, layers)
     keep = merged(forward(known), verdict.exempt)
     # Nothing that was tried brought the replayed step back: then there is nothing to keep in FP32 either.
-    lost = spoiled(profile, O1_FLOAT16) and not keep
+    lost = float16_fails(known.profile, keep)
     fits = verdict.loss_scale.admissible is not None and few(len(keep), layers) and not lost
-    dtype, why = _dtype(known, fits, keep, verdict)
+    dtype, why = _mended(known, keep, *_dtype(known, fits, keep, verdict))
     shown = merged(keep if fits else (), refused(known))
     found = Recommendation(
         dtype=dtype,
@@ -43,8 +46,8 @@ def recommend(profile: Profile) -> Recommendation:
         memory=memory(profile),
         speed=speed(profile),
         confidence=confidence(known, verdict),
-        reasons=(why, *reasons(known, verdict, merged(keep, refused(known)))),
-        would_change=would_change(known, verdict, dtype),
+        reasons=(why, *_distrust(profile), *reasons(known, verdict, merged(keep, refused(known)))),
+        would_change=would_change(known, verdict, dtype, shown),
     )
     half_weights = bool(set(profile.precision.weights) & set(HALF))
     tf32 = (profile.device.capability or (0, 0)) >= _TF32
@@ -61,7 +64,8 @@ def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdic
     if not here.float16:
         return "float32", here.reason
     healthy = fits and not keep and not vanishing(known)
-    if (here.bfloat16 or not here.known) and too_coarse(profile):
+    coarse = too_coarse(profile) or (healthy and coarser(profile))
+    if (here.bfloat16 or not here.known) and coarse:
         return _too_coarse(known, fits, keep)
     if here.known and here.bfloat16:
         if known.use.float16 and healthy and not _skips_to_the_end(profile):
@@ -79,20 +83,46 @@ def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdic
     return "bfloat16", _against_float16(known, fits, keep, verdict)
 
 
+def _mended(known: Facts, keep: tuple[KeepFP32, ...], dtype: str, why: str) -> tuple[str, str]:
+    """What is to be mended first, where the script itself ended badly; and no dtype that it has just failed in.
+
+    An error at a line says nothing about the numbers. Layers and operators for FP32 are what mends the others.
+    """
+    ended, use, here = failing(known.profile), known.use, machine(known.profile.device)
+    if not ended:
+        return dtype, why
+    if refused_at(known.profile):
+        why = "what was counted before it fits FP16" if dtype == "float16" and not keep else why
+        return dtype, f"{ended}: mend that first; {why}"
+    if dtype == "float16" and use.float16 and not keep:
+        wide = (here.bfloat16 or not here.known) and not use.bfloat16 and not too_coarse(known.profile)
+        dtype = "bfloat16" if wide else "float32"
+        why = f"what it comes from was not found, and {'BF16 has the range of FP32' if wide else 'FP32 has none'}"
+    elif dtype != "float32" and use.only_bfloat16 and not (too_coarse(known.profile) or coarser(known.profile)):
+        dtype, why = "float32", "what it comes from was not found, and FP16 has a smaller range than BF16"
+    return dtype, f"{ended}: mend that first; {why}"
+
+
+def _distrust(profile: Profile) -> tuple[str, ...]:
+    return (NOT_EXACT,) if distrusted(profile) else ()
+
+
 def _too_coarse(known: Facts, fits: bool, keep: tuple[KeepFP32, ...]) -> tuple[str, str]:
     """BF16 has three bits fewer than FP16, and the replayed step misses them."""
-    off = "the replayed step comes out otherwise in BF16"
+    told, used = changes(known.profile, O1_BFLOAT16), ", which the script uses," if known.use.bfloat16 else ""
+    off = f"BF16{used} {told or 'is too coarse for the replayed step'}"
     if not fits or vanishing(known):
         return "float32", f"{off}, and FP16 does not fit either"
     if not keep:
         return "float16", f"{off}; FP16 has three bits more, and everything fits it"
-    return "float16", f"{off}; FP16 fits with {listed([one.name for one in keep])} in FP32"
+    return "float16", f"{off}; FP16 has three bits more, and fits with {listed([one.name for one in keep])} in FP32"
 
 
 def _against_float16(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdict) -> str:
     names = listed([one.name for one in keep])
-    if spoiled(known.profile, O1_FLOAT16) and not keep:
-        return "BF16 has the range of FP32; the replayed step comes out otherwise in FP16, whatever stays in FP32"
+    if float16_fails(known.profile, keep):
+        told = changes(known.profile, O1_FLOAT16)
+        return f"BF16 has the range of FP32; FP16 {told}, and nothing was found that mends it"
     if fits and not keep:
         names = listed([one.layer.name for one, _ in vanishing(known)])
         return f"BF16 has the range of FP32; in FP16 gradients of {names} vanish at every loss scale"

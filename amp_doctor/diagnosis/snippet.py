@@ -11,14 +11,32 @@ if TYPE_CHECKING:
 
     from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 
+_REFUSED_LOSS = "binary_cross_entropy"
 _KINDS = ("cuda", "mps", "xpu")
 _CLIP = "    # Clip here, if at all: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+
+
+# What a layer is called with may be nested: the states of an LSTM, a dictionary of masks, a packed sequence.
+_AS_FLOAT32 = (
+    "def as_float32(value):",
+    "    if torch.is_tensor(value):",
+    "        return value.float() if value.is_floating_point() else value",
+    "    if isinstance(value, dict):",
+    "        return {name: as_float32(one) for name, one in value.items()}",
+    '    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple',
+    "        return type(value)(*map(as_float32, value))",
+    "    if isinstance(value, (tuple, list)):",
+    "        return type(value)(map(as_float32, value))",
+    "    return value",
+)
 
 
 def snippet(recommendation: Recommendation, kind: str, *, half_weights: bool, tf32: bool) -> str:
     """Code around the names `model`, `optimizer`, `criterion` and `loader`, for the device type `kind`."""
     device = kind if kind in _KINDS else "cuda"
     before: list[str] = []
+    # CUDA's autocast takes no such loss: it is computed outside.
+    outside = any(one.refused and one.operator.startswith(_REFUSED_LOSS) for one in recommendation.keep_fp32)
     if half_weights:
         before.append(
             "model.float()  # weights in FP32, before the optimizer is built: autocast casts what may be half"
@@ -28,10 +46,10 @@ def snippet(recommendation: Recommendation, kind: str, *, half_weights: bool, tf
         layers = [one.layer for one in recommendation.keep_fp32 if one.whole]
         before += _islands(layers, device) if layers else []
         before += _lines([one for one in recommendation.keep_fp32 if not one.whole], device)
-        loop = _float16(device)
+        loop = _float16(device, outside=outside)
     elif recommendation.dtype == "bfloat16":
         before += _lines([one for one in recommendation.keep_fp32 if one.refused], device)
-        loop = _bfloat16(device)
+        loop = _bfloat16(device, outside=outside)
     else:
         before += ['torch.set_float32_matmul_precision("high")  # TF32 in matrix products'] if tf32 else []
         loop = _float32()
@@ -52,13 +70,14 @@ def _islands(names: Sequence[str], device: str) -> list[str]:
         f"# Stays in FP32: {listed(list(names))}. Where you call such a layer yourself, this is the same:",
         f'#     with torch.autocast("{device}", enabled=False):',
         "#         y = layer(x.float())",
+        *_AS_FLOAT32,
+        "",
         "def run_in_float32(layer):",
         "    forward = layer.forward",
         "",
         "    def in_float32(*inputs, **options):",
         f'        with torch.autocast("{device}", enabled=False):',
-        "            floats = (x.float() if torch.is_tensor(x) and x.is_floating_point() else x for x in inputs)",
-        "            return forward(*floats, **options)",
+        "            return forward(*as_float32(inputs), **as_float32(options))",
         "",
         "    layer.forward = in_float32",
         "",
@@ -80,7 +99,7 @@ def _lines(kept: Sequence[KeepFP32], device: str) -> list[str]:
             f'#     with torch.autocast("{device}", enabled=False):',
             "#         ...  # the line as it is, with .float() after each tensor that the operator reads",
         ]
-        if any(one.refused and one.operator.startswith("binary_cross_entropy") for one in kept):
+        if any(one.refused and one.operator.startswith(_REFUSED_LOSS) for one in kept):
             out.append("# Better: binary_cross_entropy_with_logits, without the sigmoid, needs no such region.")
     return out
 
@@ -95,12 +114,12 @@ def _quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-def _float16(device: str) -> list[str]:
+def _float16(device: str, *, outside: bool) -> list[str]:
     return [
         "for x, y in loader:",
         "    optimizer.zero_grad(set_to_none=True)",
         f'    with torch.autocast("{device}", dtype=torch.float16):',
-        "        loss = criterion(model(x), y)",
+        *_loss(outside),
         "    scaler.scale(loss).backward()",
         "    scaler.unscale_(optimizer)",
         _CLIP,
@@ -109,15 +128,24 @@ def _float16(device: str) -> list[str]:
     ]
 
 
-def _bfloat16(device: str) -> list[str]:
+def _bfloat16(device: str, *, outside: bool) -> list[str]:
     return [
         "for x, y in loader:",
         "    optimizer.zero_grad(set_to_none=True)",
         f'    with torch.autocast("{device}", dtype=torch.bfloat16):  # no GradScaler: BF16 has the range of FP32',
-        "        loss = criterion(model(x), y)",
+        *_loss(outside),
         "    loss.backward()",
         _CLIP,
         "    optimizer.step()",
+    ]
+
+
+def _loss(outside: bool) -> list[str]:
+    if not outside:
+        return ["        loss = criterion(model(x), y)"]
+    return [
+        "        output = model(x)",
+        "    loss = criterion(output.float(), y)  # outside: autocast refuses binary_cross_entropy",
     ]
 
 

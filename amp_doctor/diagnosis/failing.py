@@ -1,0 +1,76 @@
+"""In what the script ended, in the reduced precision that it asks for: that is to be mended before all else."""
+
+from __future__ import annotations
+
+import re
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from amp_doctor.diagnosis.operators import O1_FLOAT16
+from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.profile import Source
+from amp_doctor.diagnosis.words import count
+
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Profile
+
+# So many skips in a row are no search for a scale any more.
+LAST = 8
+# The words of the errors that torch raises where half meets what does not take it, and of CUDA's refusal.
+_REFUSALS = (
+    "unsafe to autocast",
+    "same dtype",
+    "not implemented for 'half'",
+    "expected scalar type",
+    "scalar type half",
+)
+_RAISED = re.compile(r"the script raised (?P<error>.*) \((?P<path>[^()]+):(?P<line>\d+)\)", re.DOTALL)
+_BANNED = re.compile(r"torch\.nn\.functional\.(\w+) and \S+ are unsafe to autocast")
+
+
+def failing(profile: Profile) -> str:
+    """A clause that says in what the script ended, and where; empty when it came through, or computes in FP32 anyway.
+
+    What a scaler skips while it looks for its scale is no end: the loss is finite again after it.
+    """
+    precision = profile.precision
+    if not {*precision.autocast, *precision.weights} & set(HALF):
+        return ""
+    if refusal := refused_at(profile):
+        name, source = refusal
+        banned = name == "binary_cross_entropy"
+        why = "which CUDA's autocast refuses" if banned else "which does not take the dtypes that it is handed"
+        return f"the script ended in an error of {name}{_at(source)}, {why}"
+    met = profile.first_nonfinite
+    if met is not None and not (profile.loss and isfinite(profile.loss[-1])):
+        value = "NaN" if met.value == "nan" else "infinity"
+        where = f" {met.layer}" if met.layer else " the loss" if met.phase == "loss" else " the model"
+        return f"the script ended in NaN or infinities, the first of them {value} in step {met.step}, in{where}" + (
+            _at(met.source)
+        )
+    events = profile.scaler
+    if len(events) >= LAST and all(event.found_inf for event in events[-LAST:]):
+        trailing = next((n for n, event in enumerate(reversed(events)) if not event.found_inf), len(events))
+        layer = events[-1].layer
+        return f"the scaler skipped the last {count(trailing, 'step')}" + (f", for {layer}" if layer else "")
+    return ""
+
+
+def refused_at(profile: Profile) -> tuple[str, Source | None] | None:
+    """The operator, and its line, whose error ended the run under autocast; None when it ended otherwise."""
+    if profile.ended != "exception":
+        return None
+    for one in profile.operators:
+        if one.trouble == "banned" and one.precision in ("", O1_FLOAT16):
+            return one.operator, one.source
+    for note in profile.notes:
+        raised = _RAISED.match(note)
+        if raised is not None and any(words in raised["error"].lower() for words in _REFUSALS):
+            banned = _BANNED.search(raised["error"])
+            return (banned[1] if banned else "the call"), Source(raised["path"], int(raised["line"]))
+    return None
+
+
+def _at(source: Source | None) -> str:
+    file = re.split(r"[/\\]", source.path)[-1] if source else ""
+    return f" at {file}:{source.line}" if source else ""
