@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amp_doctor.probe.troubles import OVERFLOW, UNDERFLOW, Trouble, place
+from amp_doctor.probe.graph_calls import name_of
+from amp_doctor.probe.troubles import OVERFLOW, SELECTS, UNDERFLOW, Trouble, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,7 @@ def _judge(one: Node, damaged: bool) -> Trouble | None:
             return None
         worst = max(flow.made, key=lambda made: (made.broken > 0, made.amax))
         return Trouble(one, OVERFLOW, 0.5 if damaged else 15.0, worst)
-    if any(given.error > _WRONG_GIVEN for given in flow.given):
+    if name_of(one.node) in SELECTS or any(given.error > _WRONG_GIVEN for given in flow.given):
         return None
     weigh = _weigher(flow.given)
     worst = max(flow.made, key=weigh)

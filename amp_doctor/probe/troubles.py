@@ -46,6 +46,12 @@ _SWALLOWED = 0.9
 _SWALLOWED_OF_MANY = 0.05
 _MASKS = frozenset(("where", "masked_fill", "masked_fill_"))
 _INVERSES = frozenset("div div_ true_divide __rdiv__ __rtruediv__ reciprocal rsqrt log log2 log10 pow".split())
+# What they return are arguments, or zero where a comparison says so: a zero more is another outcome, and nothing lost.
+SELECTS = frozenset(
+    "where maximum minimum fmax fmin max min amax amin relu relu_ relu6 leaky_relu threshold hardtanh clamp clamp_ "
+    "clamp_min clamp_max clip abs max_pool1d max_pool2d max_pool3d adaptive_max_pool2d masked_fill masked_fill_ sort "
+    "topk gather dropout".split()
+)
 _ADDS_EPS = frozenset("add add_ __add__ __radd__ __iadd__ clamp clamp_min clamp_ clip maximum sub rsub".split())
 
 
@@ -111,7 +117,8 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     wrong = seen.error - max((i.compared.error for i in inputs), default=0.0)
     # What is lost beside much larger values changes little, if nobody divides by it; where the arguments are wrong
     # already, it may be that they have changed their sign.
-    if lost > _LOST and (_WEIGHT * wrong > _LOST or _divides(one, known)) and not _absorbed(one, known):
+    harmful = _WEIGHT * wrong > _LOST or _divides(one, known)
+    if lost > _LOST and harmful and name not in SELECTS and not _absorbed(one, known):
         return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
     if _running_sum(one) or (name not in ADDS and one.swallowed > _SWALLOWED_OF_MANY):
         return Trouble(one, ACCUMULATION, 0.4)
