@@ -95,7 +95,7 @@ class _Run:
         self._interrupts = Interrupts(self._killed, lambda: self._recording.end("steps"))
         self._patches = Patches()
         self._alarms = alarm.Alarms()
-        self._looking = False
+        self._looking, self._clear = False, True
         self._threads = set(threading.enumerate())
         self._exit = os._exit
         self._owner = os.getpid()
@@ -113,12 +113,12 @@ class _Run:
             except Stop:  # the time was up in the moment in which the script ended
                 outcome = Outcome("steps")
             self._interrupts.close()
-            status = self._close(outcome, TIMEOUT if outcome.status is None else SHORT)
+            status = self._close(outcome, TIMEOUT if outcome.status is None else SHORT, last=True)
             while status is None:  # another thread is closing, and will end the process
                 time.sleep(1)
             if self._deadly is not None:
                 die_by(self._deadly)
-            if not self._is_clear():
+            if not self._clear:
                 self._leave_at_once(status)
         self._alarms.wait()
         if self._fault is not None:
@@ -230,14 +230,18 @@ class _Run:
 
     # --- the ends -----------------------------------------------------------------------------------------------------
 
-    def _close(self, outcome: Outcome, patience: float) -> int | None:
-        """Make the profile whole, write it, report; the status to exit with, None when that was done before."""
+    def _close(self, outcome: Outcome, patience: float, *, last: bool = False) -> int | None:
+        """Make the profile whole, write it, report; the status to exit with, None when that was done before.
+
+        With `last` nothing of the script runs any more, and the ranks part: a report may take its time.
+        """
         if not next(self._ticket, False):
             return None
         self._alarms.cancel()
         profile = self._children.merged(self._recording.end(outcome.how), self._programs.started)
         met = self._ranks.merged(profile, patience)
         self._recording.remove()
+        self._clear = not last or self._is_clear()
         self._streams.reclaim()
         if met is None:
             return outcome.status or 0
