@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.gradients import Gradient, below_half, lost, smallest_scale
 from amp_doctor.diagnosis.precision import DEFAULT_SCALE
-from amp_doctor.diagnosis.profile import ACTIVATION_GRAD
+from amp_doctor.diagnosis.profile import ACTIVATION_GRAD, WEIGHT_GRAD
 from amp_doctor.diagnosis.registry import Draft, symptom
 from amp_doctor.diagnosis.words import ROLE_WORDS, count, magnitude, percent, scale_words
 from amp_doctor.finding import Confidence
 from amp_doctor.numerics.formats import FP16
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from amp_doctor.diagnosis.facts import Facts
+    from amp_doctor.diagnosis.profile import Layer
 
 # A layer is reported when more than this share of its gradients that matter is lost.
 LOST = 0.05
@@ -91,15 +92,41 @@ def vanishing(facts: Facts) -> list[tuple[Gradient, float]]:
     """The layers whose gradients vanish on their way back from the loss, and how much of them.
 
     What is tiny at the layer nearest to the loss comes from the loss itself: samples that fit, classes that nobody
-    takes for likely. Weights count only where no output was seen: a bias before a norm has noise for a gradient.
+    takes for likely. Weights count only where no output was seen: a bias before a norm has noise for a gradient. Units
+    that are saturated pass nothing on, which is their right while all that comes before them gets its gradients.
     """
     if facts.largest_scale < 1:
         return []
     outputs = {one.layer.name for one in facts.gradients if one.role == ACTIVATION_GRAD}
     judged = [one for one in facts.gradients if one.role == ACTIVATION_GRAD or one.layer.name not in outputs]
-    shares = [(one, one.counts.lost(FP16, facts.largest_scale)) for one in judged]
-    usual = max((share for one, share in shares if one.at_loss), default=0.0)
-    return [(one, share) for one, share in shares if share > usual + VANISHING and not one.at_loss]
+    shares = [(one, _lost_of_all(facts, one)) for one in judged]
+    most = max((share for one, share in shares if one.at_loss), default=0.0) + VANISHING
+    weights = {one.layer.name: _lost_of_all(facts, one) for one in facts.gradients if one.role == WEIGHT_GRAD}
+    found: list[tuple[Gradient, float]] = []
+    sound: list[Layer] = []
+    for one, share in sorted(shares, key=lambda pair: pair[0].layer.order):
+        after_sound = not found and any(not _within(one.layer, other) for other in sound)
+        losing = max(_worst_weight(one.layer, weights), lost(one.counts, facts.largest_scale))
+        if one.at_loss or share <= most:
+            sound.append(one.layer)
+        elif not after_sound or losing > most:
+            found.append((one, share))
+    return found
+
+
+def _lost_of_all(facts: Facts, one: Gradient) -> float:
+    return one.counts.lost(FP16, facts.largest_scale)
+
+
+def _within(layer: Layer, other: Layer) -> bool:
+    """Whether `other` is a module that contains `layer`: it is called before it, and gets its gradients after it."""
+    return other.name == other.type or layer.name.startswith(f"{other.name}.")
+
+
+def _worst_weight(layer: Layer, shares: Mapping[str, float]) -> float:
+    """The largest share of a gradient of weights that is lost, of a layer and of what it contains."""
+    inside = f"{layer.name}."
+    return max((share for name, share in shares.items() if name == layer.name or name.startswith(inside)), default=0.0)
 
 
 def _worst_role(facts: Facts, share: Callable[[Gradient], float]) -> Iterator[tuple[Gradient, float]]:

@@ -41,6 +41,20 @@ def test_further_back_they_do() -> None:
     assert codes(run) == [("AMP602", "body")]
 
 
+def test_saturated_units_behind_layers_that_get_all_pass_nothing_on() -> None:
+    body, head = layer("body", "Linear", 0, SOUND), layer("head", "Linear", 3, SOUND)
+    mix = layer("mix", "Mix", 1, TAILS)
+    inside = replace(layer("mix.proj", "Linear", 2, TAILS), sites={"weight_grad": Site("float32", TAILS)})
+    assert codes(profile(body, mix, head)) == []
+    # Its own weights miss them; nothing is known of what comes before; and a layer around it does not come before.
+    assert codes(profile(body, mix, inside, head)) == [("AMP602", "mix"), ("AMP602", "mix.proj")]
+    assert codes(profile(mix, head)) == [("AMP602", "mix")]
+    around = layer("mix", "Mix", 0, SOUND)
+    assert codes(profile(around, layer("mix.act", "GELU", 1, TAILS), head)) == [("AMP602", "mix.act")]
+    # What has vanished further on is not well again further back.
+    assert ("AMP602", "late") in codes(profile(layer("first", "RNN", 0, TAILS), layer("late", "RNN", 1, TAILS), head))
+
+
 def test_logits_whose_largest_gradient_is_lost_are_no_tail() -> None:
     tiny = ExponentHistogram({-45: 1000}, amax=2.0**-45, amin=2.0**-45)
     run = profile(layer("body", "Linear", 0, SOUND), layer("head", "Linear", 1, tiny))
