@@ -188,12 +188,12 @@ def _lines(replayed: Replayed) -> tuple[Source, ...]:
 
 
 def _scale(profile: Profile) -> float:
-    """The loss scale in force when the run ended, or the one that is recommended where nothing was scaled."""
+    """The loss scale in force when the run ended, or the recommended one where nothing was scaled; at least 1."""
     from amp_doctor.diagnosis.recommend import recommend
     from amp_doctor.probe.keeping import SCALE
 
     good = [event.scale for event in profile.scaler if not event.found_inf]
     if good:
-        return good[-1]
+        return max(1.0, good[-1])
     advised = recommend(profile).loss_scale
-    return (advised.init_scale if advised.needed else None) or SCALE
+    return max(1.0, (advised.init_scale if advised.needed else None) or SCALE)
