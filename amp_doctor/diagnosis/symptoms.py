@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_doctor import catalog
+from amp_doctor.diagnosis.consequences import without_consequences
 from amp_doctor.diagnosis.facts import facts
 from amp_doctor.diagnosis.registry import Draft, symptoms, worst
 from amp_doctor.finding import Finding, Span
@@ -20,10 +21,11 @@ def findings(profile: Profile) -> list[Finding]:
     """
     known = facts(profile)
     sources = {layer.name: layer.source for layer in profile.layers}
+    drafts = without_consequences({code: list(look(known)) for code, look in symptoms().items()}, known)
     found = [
         _finding(code, draft, draft.source or sources.get(draft.layer or ""), profile.script)
-        for code, look in symptoms().items()
-        for draft in worst(look(known))
+        for code, ones in drafts.items()
+        for draft in worst(ones)
     ]
     return sorted(found, key=lambda finding: (-finding.severity.rank, finding.code))
 

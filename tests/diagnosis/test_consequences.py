@@ -8,6 +8,7 @@ from amp_doctor.diagnosis.profile import FirstNonfinite, Layer, Precision, Profi
 from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.symptoms import findings
 from amp_doctor.numerics.histogram import ExponentHistogram
+from tests.diagnosis.miniature import miniature
 
 TAILS = ExponentHistogram({-5: 100, -60: 900}, amax=2.0**-5, amin=2.0**-60)
 SOUND = ExponentHistogram({-5: 500, -8: 500}, amax=2.0**-5, amin=2.0**-8)
@@ -77,3 +78,72 @@ def test_a_weight_that_overflows_is_told_although_the_output_fits() -> None:
     (finding,) = findings(run)
     assert (finding.code, finding.layer) == ("AMP605", "0")
     assert "a weight of this layer reaches 100,000" in finding.message
+
+
+LOSING = """
+[precision]
+autocast = ["float16"]
+
+[[site]]
+layer = "body"
+type = "Linear"
+role = "activation_grad"
+exponents = {{ -24 = 500, -20 = 500 }}
+
+[[site]]
+layer = "act"
+type = "ReLU"
+role = "activation"
+zeros = 900
+{more}
+"""
+SKIPS = """
+[[scaler]]
+scale = 64.0
+found_inf = true
+times = {times}
+"""
+TAKEN = """
+[[scaler]]
+scale = 0.25
+times = {times}
+"""
+INFINITE = """
+[[site]]
+layer = "{layer}"
+type = "Linear"
+role = "activation"
+dtype = "float16"
+exponents = { 3 = 10 }
+inf = 5
+"""
+
+
+def told(more: str) -> list[str]:
+    return [finding.code for finding in findings(miniature(LOSING.format(more=more)))]
+
+
+def test_without_infinities_each_is_told() -> None:
+    assert told(TAKEN.format(times=20)) == ["AMP609", "AMP601", "AMP613"]
+
+
+def test_a_scale_that_endless_skipping_has_brought_down_is_no_finding_of_its_own() -> None:
+    assert told(SKIPS.format(times=12)) == ["AMP608", "AMP613"]
+
+
+def test_nor_is_one_that_an_overflow_has_brought_down() -> None:
+    skips, taken = SKIPS.format(times=8), TAKEN.format(times=12)
+    assert told(skips + taken) == ["AMP609", "AMP601", "AMP613"]
+    assert told(INFINITE.replace("{layer}", "head") + skips + taken) == ["AMP605", "AMP613"]
+    assert told(INFINITE.replace("{layer}", "body") + skips + taken) == ["AMP605"]
+
+
+def test_after_a_nan_gradients_that_are_lost_are_not_told() -> None:
+    first = '[first_nonfinite]\nstep = 5\nphase = "{}"\nlayer = "act"\n'
+    assert told(first.format("backward")) == ["AMP607"]
+
+
+def test_what_would_be_infinite_explains_nothing_that_was_seen() -> None:
+    large = '[[site]]\nlayer = "body"\ntype = "Linear"\nrole = "activation"\nexponents = { 17 = 10 }\n'
+    plain = LOSING.format(more=large).replace('autocast = ["float16"]', "")
+    assert [finding.code for finding in findings(miniature(plain))] == ["AMP605", "AMP613"]
