@@ -52,7 +52,9 @@ def failing(profile: Profile) -> str:
     if len(events) >= LAST and all(event.found_inf for event in events[-LAST:]):
         trailing = next((n for n, event in enumerate(reversed(events)) if not event.found_inf), len(events))
         layer = events[-1].layer
-        return f"the scaler skipped the last {count(trailing, 'step')}" + (f", for {layer}" if layer else "")
+        return f"the scaler skipped the last {count(trailing, 'step')}" + (
+            f" for what came from {layer}" if layer else ""
+        )
     return ""
 
 

@@ -51,7 +51,7 @@ def confidence(known: Facts, verdict: Verdict) -> str:
     return "high" if steps.taken >= MANY_STEPS and roomy else "medium"
 
 
-def would_change(known: Facts, verdict: Verdict, dtype: str, keep: Sequence[KeepFP32] = ()) -> tuple[str, ...]:
+def would_change(known: Facts, verdict: Verdict, dtype: str, *, fits: bool) -> tuple[str, ...]:
     """What later steps, another mode or another machine could bring; not what the run has brought already."""
     profile = known.profile
     said = [
@@ -66,13 +66,12 @@ def would_change(known: Facts, verdict: Verdict, dtype: str, keep: Sequence[Keep
     if any(site.sampled for role, site in sites if role not in (WEIGHT, UPDATE)):
         said.append("some tensors were sampled: a rare large value may have been missed")
     if dtype == "float16":
-        where = "another layer" if any(peak.overflows for peak in known.peaks) or keep else "some layer"
+        where = "another layer" if any(peak.overflows for peak in known.peaks) else "some layer"
         skips = "" if failing(profile) else ", or infinities that keep the scaler skipping,"
         said.append(f"an output beyond 65504 in {where}{skips} would call for BF16")
     elif dtype == "bfloat16" and verdict.loss_scale.admissible is not None:
-        said.append(
-            "a GPU without native BF16 (compute capability below 8.0) would call for FP16 with the loss scale above"
-        )
+        other = "FP16 with the loss scale above" if fits else "FP32, as FP16 does not fit"
+        said.append(f"a GPU without native BF16 (compute capability below 8.0) would call for {other}")
     if profile.ended == "exception":
         said.append("the exception that ended the script: what would have come after it was not seen")
     return tuple(said)

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 SMALL_PRODUCT = 256
 SMALL_MODEL = 1_000_000
 
+# What rounds to 1.0x is no gain.
+NO_MORE_THAN = 1.05
+NO_GAIN = "do not expect a speed-up from autocast here"
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -48,6 +52,12 @@ def machine(device: Device) -> Machine:
     return Machine(name, True, False, True, "1.2 to 3 times faster", reason)
 
 
+def gains_nothing(profile: Profile) -> bool:
+    """Whether even the upper ends of the ranges that a replayed step gives are no gain."""
+    replay = profile.replay
+    return replay is not None and bool(replay.speed) and max(high for _, high in replay.speed.values()) < NO_MORE_THAN
+
+
 def speed(profile: Profile) -> dict[str, str]:
     """What to expect of reduced precision, in words, and why; a replayed step gives ranges per GPU as well."""
     return {**_expected(profile), **_estimated(profile)}
@@ -61,7 +71,9 @@ def _estimated(profile: Profile) -> dict[str, str]:
     unmeasured = "an estimate that nobody has measured on a GPU"
     shares = f"{100 * replay.tensor_cores:.0f} % of the FLOPs on Tensor Cores"
     slow = f", {100 * (1 - replay.aligned):.0f} % of those off the multiples of 8" if replay.aligned < 0.995 else ""
-    return {"replayed": f"under O1 {ranges}; {shares}{slow}, {replay.casts} casts; {unmeasured}: {replay.assumptions}"}
+    first = f"{NO_GAIN}: " if gains_nothing(profile) else ""
+    told = f"under O1 {ranges}; {shares}{slow}, {replay.casts} casts; {unmeasured}: {replay.assumptions}"
+    return {"replayed": first + told}
 
 
 def _expected(profile: Profile) -> dict[str, str]:

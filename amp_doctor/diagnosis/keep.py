@@ -60,7 +60,8 @@ def refused(known: Facts) -> tuple[KeepFP32, ...]:
     ended = refused_at(known.profile)
     if ended is None or any(one.source == ended[1] for one in told):
         return told
-    return (*told, KeepFP32("", "the script ended there", *ended, whole=False, refused=True))
+    reason = "CUDA's autocast refuses it" if ended[0] == "binary_cross_entropy" else "the script ended in its error"
+    return (*told, KeepFP32("", reason, *ended, whole=False, refused=True))
 
 
 def merged(*parts: Iterable[KeepFP32]) -> tuple[KeepFP32, ...]:

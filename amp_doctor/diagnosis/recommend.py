@@ -47,7 +47,7 @@ def recommend(profile: Profile) -> Recommendation:
         speed=speed(profile),
         confidence=confidence(known, verdict),
         reasons=(why, *_distrust(profile), *reasons(known, verdict, merged(keep, refused(known)))),
-        would_change=would_change(known, verdict, dtype, shown),
+        would_change=would_change(known, verdict, dtype, fits=fits),
     )
     half_weights = bool(set(profile.precision.weights) & set(HALF))
     tf32 = (profile.device.capability or (0, 0)) >= _TF32

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor import __version__
 from amp_doctor.diagnosis.profile import GRADIENTS
+from amp_doctor.diagnosis.trust import trusted
 from amp_doctor.report.html_frames import FRAMES, picker
 from amp_doctor.report.html_text import bulleted, finding_item, line_of, listed, rows, tag, words
 from amp_doctor.report.profile_advice import cost_lines, grounds_lines
@@ -15,7 +16,7 @@ from amp_doctor.report.profile_findings import closing
 from amp_doctor.report.profile_measured import measured_lines, notes_lines
 from amp_doctor.report.profile_proof import HEADS, STYLES, rows_of, said
 from amp_doctor.report.profile_replay import HEADS as REPLAYED
-from amp_doctor.report.profile_replay import INTRODUCTION, PRECISION, facts, unrecorded
+from amp_doctor.report.profile_replay import INTRODUCTION, PRECISION, facts, speed_up, unrecorded
 from amp_doctor.report.profile_replay import rows_of as replayed
 from amp_doctor.report.profile_timeline import timeline_lines
 from amp_doctor.report.profile_verdict import LEVELS, reservations, verdict
@@ -95,7 +96,7 @@ def _verdict(sheet: Sheet) -> str:
         tag("div", tag("h3", words(title)) + bulleted(inner), class_="column")
         for title, inner in split(grounds_lines(sheet))
     )
-    costs = "".join(tag("h3", words(title)) + listed(inner) for title, inner in split(cost_lines(sheet)))
+    costs = "".join(tag("h3", words(title)) + listed(inner) for title, inner in split(cost_lines(sheet, full=True)))
     return (
         f"{before}{tag('p', tag('strong', words(advice.dtype)) + tag('span', level + scaled), class_='headline')}"
         f"{listed(told)}{snippet}{costs}{tag('div', grounds, class_='columns') if grounds else ''}"
@@ -148,7 +149,9 @@ def _replay(sheet: Sheet) -> str:
     if not replay.recorded:
         return _none(unrecorded(replay))
     table = tabled("replay-table", "Precisions side by side", (PRECISION, *REPLAYED), replayed(replay))
-    return _none(INTRODUCTION) + (table if replay.outcomes else "") + listed(facts(replay))
+    gain = speed_up(sheet.profile, full=True)
+    told = [*facts(replay), *([("speed-up", gain, "")] if gain else [])]
+    return _none(INTRODUCTION) + (table if replay.outcomes else "") + listed(told)
 
 
 def _findings(told: Told) -> str:
@@ -194,7 +197,7 @@ def _timeline(sheet: Sheet) -> str:
 
 
 def _operators(sheet: Sheet) -> str:
-    return FRAMES["operators"] if sheet.profile.operators else ""
+    return FRAMES["operators"] if trusted(sheet.profile).operators else ""
 
 
 def _lint(told: Told) -> str:
@@ -220,7 +223,7 @@ def _lint(told: Told) -> str:
 
 
 def _measured(sheet: Sheet) -> str:
-    out = [listed(inner) for _, inner in split(measured_lines(sheet))]
+    out = [listed(inner) for _, inner in split(measured_lines(sheet, full=True))]
     out += [tag("h3", words(clean(title))) + bulleted(inner) for title, inner in split(notes_lines(sheet))]
     return "".join(out)
 

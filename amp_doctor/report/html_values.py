@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.diagnosis.profile import GRADIENTS, ROLES
+from amp_doctor.diagnosis.trust import trusted
 from amp_doctor.report.amounts import magnitude, scale
 from amp_doctor.report.html_layers import (
     layers_values,
@@ -63,7 +64,7 @@ def page_values(told: Told) -> dict[str, Any]:
             [one.step, number(one.scale), int(one.found_inf), clean(one.layer or ""), scale(one.scale)]
             for one in profile.scaler
         ],
-        "operators": [_operator(one, told) for one in profile.operators],
+        "operators": [_operator(one, told) for one in trusted(profile).operators],
     }
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.memory import activations, computed
+from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.trust import trusted
 from amp_doctor.report.amounts import magnitude, share, size
 from amp_doctor.report.layout import bullets, labelled, section
+from amp_doctor.report.profile_replay import speed_up
 from amp_doctor.report.profile_verdict import where
 from amp_doctor.report.text import Line, clean
 
@@ -24,31 +27,35 @@ OFF = 0.02
 def operators_lines(sheet: Sheet) -> list[Line]:
     """The torch calls outside the modules whose results leave a format, worst first."""
     out: list[Line] = []
-    for one in sheet.profile.operators[:OPERATORS]:
-        words = ", ".join(part for part in (_trouble(one), one.layer, where(one.source)) if part)
+    operators = trusted(sheet.profile).operators
+    for one in operators[:OPERATORS]:
+        words = ", ".join(part for part in (_trouble(one, sheet), one.layer, where(one.source)) if part)
         name = f"{one.operator}, backward" if one.phase == "backward" else one.operator
         out += labelled(name, words, "", sheet.width, max(len(clean(name)) + 1, 9))
-    if len(sheet.profile.operators) > OPERATORS:
-        out.append([(f"  and {len(sheet.profile.operators) - OPERATORS} more", "dim")])
+    if len(operators) > OPERATORS:
+        out.append([(f"  and {len(operators) - OPERATORS} more", "dim")])
     return section("Operators", out)
 
 
-def _trouble(one: Operator) -> str:
+def _trouble(one: Operator, sheet: Sheet) -> str:
     parts = [f"{one.trouble} under {one.precision}" if one.precision else one.trouble]
     parts += [f"reaches {magnitude(one.amax)}"] if one.amax else []
     parts += [f"{share(one.lost)} lost"] if one.lost else []
     parts += [f"{share(one.error)} off"] if one.error >= OFF else []
-    parts += [f"seen in {one.dtype}"] if one.dtype else []
+    asked = {*sheet.profile.precision.autocast, *sheet.profile.precision.weights}
+    # What the script never asked for only the replay has seen.
+    foreign = one.dtype in HALF and one.dtype not in asked
+    parts += [f"{one.dtype} in the replay" if foreign else f"seen in {one.dtype}"] if one.dtype else []
     return ", ".join(parts)
 
 
-def cost_lines(sheet: Sheet) -> list[Line]:
-    """Memory per opt level as estimated, and what is expected of the speed."""
+def cost_lines(sheet: Sheet, *, full: bool = False) -> list[Line]:
+    """Memory per opt level as estimated, and what is expected of the speed; with `full` all that is known of both."""
     advice, width = sheet.recommendation, sheet.width
     out: list[Line] = []
     if advice.memory:
         out += labelled("memory", _levels(advice.memory), "", width, 7)
-    if advice.memory and (saved := activations(sheet.profile)):
+    if advice.memory and (full or not sheet.healthy) and (saved := activations(sheet.profile)):
         levels = computed(sheet.profile)
         how = (
             ("computed from the replayed step" if len(levels) == len(saved) else "partly computed")
@@ -56,8 +63,13 @@ def cost_lines(sheet: Sheet) -> list[Line]:
             else ("as usual for a model")
         )
         out += labelled("", f"of that activations {_levels(saved)} ({how})", "", width, 7)
-    replayed = sheet.profile.replay is not None and sheet.profile.replay.recorded
-    for label, text in advice.speed.items():
+    replay = sheet.profile.replay
+    replayed = replay is not None and replay.recorded
+    estimated = speed_up(sheet.profile, full=False) if replayed else ""
+    if estimated and not full:
+        # Of the assumptions it is enough to know where they are told.
+        out += labelled("speed", estimated, "", width, 7)
+    for label, text in advice.speed.items() if full or not estimated else ():
         # The estimate from a replayed step stands with the replay.
         if text and not (label == "replayed" and replayed):
             out += labelled({"expectation": "speed"}.get(label, label), text, "", width, 7)

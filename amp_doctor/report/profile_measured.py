@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.profile import UPDATE, WEIGHT
-from amp_doctor.report.layout import bullets, labelled, section
+from amp_doctor.report.layout import bullets, labelled, paragraph, section
 from amp_doctor.report.text import Line, counted
 
 if TYPE_CHECKING:
@@ -24,13 +24,16 @@ def notes_lines(sheet: Sheet) -> list[Line]:
     return section("Notes", bullets(sheet.profile.notes, sheet.width, "warning"))
 
 
-def measured_lines(sheet: Sheet) -> list[Line]:
-    """Mode, device, versions, precision of the script, and whether everything was counted."""
+def measured_lines(sheet: Sheet, *, full: bool = False) -> list[Line]:
+    """Mode, device, versions, precision of the script, and whether everything was counted.
+
+    Where nothing was found, and all was counted, that is one paragraph; with `full` it is rows all the same.
+    """
     profile, width = sheet.profile, sheet.width
-    out: list[Line] = []
+    told: list[tuple[str, str]] = []
 
     def row(label: str, text: str) -> None:
-        out.extend(labelled(label, text, "", width, 8) if text else [])
+        told.extend([(label, text)] if text else [])
 
     row("command", " ".join(profile.command) or profile.script)
     mode = f"{profile.mode}, {MODES[profile.mode]}" if profile.mode in MODES else profile.mode
@@ -49,7 +52,10 @@ def measured_lines(sheet: Sheet) -> list[Line]:
     elements = sum(site.histogram.elements for site in sites)
     counts = f"{counted(len(profile.layers), 'layer')}, {elements:,} elements" if sites else ""
     row("counted", counts + (", a sample: shares are estimates" if sampled else ""))
-    return section("What was measured", out)
+    if sheet.healthy and not sampled and not full:
+        brief = "; ".join(f"torch {text}" if label == "torch" else text for label, text in told)
+        return section("What was measured", paragraph(brief, width))
+    return section("What was measured", [line for one in told for line in labelled(*one, "", width, 8)])
 
 
 def _device_words(device: Device) -> str:

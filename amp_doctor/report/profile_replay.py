@@ -5,12 +5,14 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.hardware import NO_GAIN, gains_nothing
+from amp_doctor.diagnosis.operators import TOLERANCE
 from amp_doctor.report.amounts import magnitude, scale, share, size
 from amp_doctor.report.layout import beside, labelled, paragraph, section
 from amp_doctor.report.text import Line, clean
 
 if TYPE_CHECKING:
-    from amp_doctor.diagnosis.profile import Outcome, Replay
+    from amp_doctor.diagnosis.profile import Outcome, Profile, Replay
     from amp_doctor.report.sheet import Sheet
 
 HEADS = ("loss off", "gradients off", "overflows", "casts", "activations")
@@ -20,6 +22,9 @@ PRECISION = "precision"
 ROOMY = 84
 LABEL = 13
 WRITTEN = "O0/float16"
+# Autocast, by its dtype.
+MILD = {"O1/float16": "float16", "O1/bfloat16": "bfloat16"}
+POINTER = "--output-format json or html tells what it assumes"
 
 
 def replay_lines(sheet: Sheet) -> list[Line]:
@@ -29,6 +34,8 @@ def replay_lines(sheet: Sheet) -> list[Line]:
         return []
     if not replay.recorded:
         return section("Replay of one step", paragraph(unrecorded(replay), sheet.width)) if replay.reason else []
+    if sheet.healthy and as_in_float32(replay):
+        return section("Replay of one step", paragraph(_well(replay), sheet.width))
     out = paragraph(INTRODUCTION, sheet.width, 2, "dim")
     out += _table(replay, sheet.width) if replay.outcomes else []
     for label, text, style in facts(replay):
@@ -61,23 +68,49 @@ def rows_of(replay: Replay) -> list[tuple[str, ...]]:
     ]
 
 
+def as_in_float32(replay: Replay) -> bool:
+    """Whether nothing is to be said about autocast in either dtype: the step comes out as it did in FP32."""
+    mild = [one for one in replay.outcomes if one.precision in MILD]
+    errors = [error for one in mild for error in (one.loss_error, one.gradient_error or 0.0)]
+    overflows = any(one.overflows for one in mild)
+    good = all(isfinite(error) and error <= TOLERANCE for error in errors)
+    return bool(replay.exact and mild and good) and not (replay.keep or overflows)
+
+
+def _well(replay: Replay) -> str:
+    told = " and ".join(
+        f"{MILD[one.precision]} is {_off(one.loss_error)} off in its loss"
+        + (f" and {_off(one.gradient_error)} in its gradients" if one.gradient_error is not None else "")
+        for one in replay.outcomes
+        if one.precision in MILD
+    )
+    return f"One recorded step comes out under autocast as in FP32, which gave the same bits again: {told}."
+
+
+def speed_up(profile: Profile, *, full: bool) -> str:
+    """What a GPU might gain by autocast; its assumptions with `full`, else where they are told. Empty when unknown."""
+    replay = profile.replay
+    if replay is None or not replay.speed:
+        return ""
+    ranges = ", ".join(f"{clean(gpu)} {low:.1f}x to {high:.1f}x" for gpu, (low, high) in replay.speed.items())
+    first = f"{NO_GAIN}: " if gains_nothing(profile) else ""
+    more = f": {clean(replay.assumptions)}" if full else f" ({POINTER})" if replay.assumptions else ""
+    return f"{first}under O1 {ranges}; an estimate that nobody has measured on a GPU{more}"
+
+
 def facts(replay: Replay) -> list[tuple[str, str, str]]:
     """Label, text and style of what is known beside the table."""
     out: list[tuple[str, str, str]] = []
     if replay.exact is not None:
-        words = "the same to the last bit as in the run" if replay.exact else "not as in the run: trust the rest less"
+        words = "the same to the last bit as in the run" if replay.exact else "not as in the run: nothing rests on it"
         out.append(("in FP32", words, "good" if replay.exact else "warning"))
     scales = sorted({one.loss_scale for one in replay.outcomes if one.gradient_error is not None})
     if scales:
         out.append(("loss scale", f"gradients under {', '.join(map(scale, scales))}", ""))
-    if replay.keep:
+    if replay.keep and replay.exact is not False:
         out.append(("keep in FP32", f"{', '.join(map(clean, replay.keep))} (found by trying)", "warning"))
     if replay.flops:
         out.append(("arithmetic", _arithmetic(replay), ""))
-    if replay.speed:
-        ranges = ", ".join(f"{clean(gpu)} {low:.1f}x to {high:.1f}x" for gpu, (low, high) in replay.speed.items())
-        model = f"an estimate that nobody has measured on a GPU: {clean(replay.assumptions)}"
-        out.append(("speed-up", f"under O1 {ranges}; {model}", ""))
     return out
 
 

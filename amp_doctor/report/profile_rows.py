@@ -133,10 +133,12 @@ class Table:
             before, after = layer.sites.get(role), layer.observed.get(role)
             if before is None or after is None or after.dtype != FP16.name:
                 continue
-            if not before.histogram.nonzero or not after.histogram.elements:
+            # What is NaN or infinite was not lost to rounding; a scaler skips such steps.
+            finite = after.histogram.elements - after.histogram.nan - after.histogram.inf
+            if not before.histogram.nonzero or finite <= 0:
                 continue
             alive = before.histogram.nonzero / before.histogram.elements
-            seen = 1 - after.histogram.nonzero / after.histogram.elements / alive
+            seen = 1 - after.histogram.nonzero / finite / alive
             foretold = before.histogram.lost(FP16, self.sheet.scale_in_use or 1.0)
             words = f"calibration foretold {share(foretold)} lost, {share(max(seen, 0.0))} was observed"
             out += self._words(role, words, "dim")

@@ -90,8 +90,9 @@ def _scale_words(told: LossScale) -> str:
     low, high = (scale(end) for end in told.admissible)
     span = f"{low} to {high} are admissible" if low != high else f"{low} alone is admissible"
     start = scale(told.init_scale) if told.init_scale is not None else "not given"
-    spare = "" if told.needed or told.init_scale == 1 else ", though 1 would do"
-    return f"{start}{spare}; {span}"
+    if told.needed:
+        return f"{start}, and a scaler is needed; {span}"
+    return f"{start}, though no scaler is needed: without one nothing is lost that matters; {span}"
 
 
 def _first(met: FirstNonfinite) -> tuple[str, str]:

@@ -27,6 +27,12 @@ class Sheet:
     glyphs: str = BLOCKS
 
     @property
+    def healthy(self) -> bool:
+        """Nothing was found, and the run came to a good end: then what is well needs few words."""
+        profile = self.profile
+        return not self.findings and profile.first_nonfinite is None and profile.ended in ("steps", "finished")
+
+    @property
     def scale_in_use(self) -> float | None:
         """The loss scale that was last in force; None without a GradScaler."""
         scales = [event.scale for event in self.profile.scaler if isfinite(event.scale) and event.scale > 0]

@@ -47,7 +47,7 @@ def test_skipping_to_the_end_is_to_be_mended_first() -> None:
     found = recommend(replace(AS_IS, scaler=SKIPS))
     assert (found.dtype, found.reasons[0].partition(";")[0]) == (
         "bfloat16",
-        "the scaler skipped the last 20 steps, for fc2: mend that first",
+        "the scaler skipped the last 20 steps for what came from fc2: mend that first",
     )
     # An operator that was found by trying is what mends it: FP16 may stay, and has been seen to skip already.
     line = Source("src/net.py", 9)

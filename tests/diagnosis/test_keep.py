@@ -93,6 +93,7 @@ def test_a_step_that_fails_in_float16_with_nothing_that_mends_it(
     outcomes = (Outcome("O1/float16", 1e-4, gradients, loss_scale=1.0), Outcome("O1/bfloat16", 0.003, 0.03))
     found = recommend(replace(replayed(div, outcomes=outcomes), device=device))
     assert found.dtype == expected
+    assert not any("FP16 with the loss scale above" in words for words in found.would_change)
     # What brought the step back makes float16 fit again.
     tried = recommend(replace(replayed(div, keep=("attn: div",), outcomes=outcomes), device=T4))
     assert (tried.dtype, [one.operator for one in tried.keep_fp32]) == ("float16", ["div"])

@@ -44,7 +44,7 @@ def section(title: str, text: str) -> list[str]:
 def test_the_verdict_comes_first() -> None:
     assert report().startswith("""\
 Verdict: float16, opt level O1 (autocast and a GradScaler)
-  init_scale: 8192; 1024 to 65536 are admissible
+  init_scale: 8192, and a scaler is needed; 1024 to 65536 are admissible
   in float32: decoder.wo: its output reaches 98304, beyond 65504
   because:    gradients of encoder.rnn lie around 2^-24, where float16 rounds
               to zero, and a scale of 1024 brings them back
@@ -86,6 +86,18 @@ def test_layers_have_bars_between_the_limits_of_float16() -> None:
 
   1 layer is not shown; at most <0.1% of a gradient is lost there at scale 1."""
     )
+
+
+def test_what_came_out_nan_was_not_lost() -> None:
+    layer = next(one for one in SICK.layers if one.name == "encoder.rnn")
+    seen = layer.observed["weight_grad"]
+    for shown, counts in (
+        (False, ExponentHistogram(nan=1000)),
+        (True, seen.histogram + ExponentHistogram(nan=1000)),
+    ):
+        broken = replace(layer, observed={"weight_grad": replace(seen, histogram=counts)})
+        told = report(replace(SICK, layers=tuple(broken if one is layer else one for one in SICK.layers)))
+        assert ("calibration foretold <0.1% lost, 10% was observed" in told) == shown
 
 
 def test_the_run_in_time() -> None:
@@ -187,11 +199,15 @@ def test_emulation_is_said_before_everything_else() -> None:
 @pytest.mark.parametrize(
     ("dtype", "scale", "words"),
     [
-        ("float16", LossScale(True, 8.0, (8.0, 8.0)), "  init_scale: 8; 8 alone is admissible\n"),
+        (
+            "float16",
+            LossScale(True, 8.0, (8.0, 8.0)),
+            "  init_scale: 8, and a scaler is needed; 8 alone is admissible\n",
+        ),
         (
             "float16",
             LossScale(False, 65536.0, (1.0, 2.0**20)),
-            "  init_scale: 65536, though 1 would do; 1 to 2^20 are admissible\n",
+            "  init_scale: 65536, though no scaler is needed: without one nothing is lost\n",
         ),
         (
             "bfloat16",

@@ -46,7 +46,12 @@ def test_precisions_stand_side_by_side() -> None:
 
 def test_the_speed_up_is_called_an_estimate_and_told_once() -> None:
     told = " ".join(text().split())
-    assert "under O1 T4 0.8x to 1.6x; an estimate that nobody has measured on a GPU: forward pass only" in told
+    estimate = "speed: under O1 T4 0.8x to 1.6x; an estimate that nobody has measured on a GPU"
+    assert f"{estimate} (--output-format json or html tells what it assumes)" in told
+    assert "forward pass only" not in told
+    assert "an estimate that nobody has measured on a GPU: forward pass only" in to_html(
+        PROFILE, [], recommend(PROFILE)
+    )
     assert told.count("0.8x to 1.6x") == 1
     assert "98% in half products, which Tensor Cores take, 96% of these in multiples of 8" in told
     assert "in FP32: the same to the last bit as in the run" in told
@@ -74,8 +79,49 @@ def test_why_nothing_was_recorded_is_told() -> None:
 
 def test_a_replay_that_is_not_exact_says_so() -> None:
     told = " ".join(text(replace(SICK, replay=replace(REPLAY, exact=False))).split())
-    assert "in FP32: not as in the run: trust the rest less" in told
+    assert "in FP32: not as in the run: nothing rests on it" in told
     assert "O0/float32" not in told
+    assert "found by trying" not in told
+    drawn = Operator("rand", "", Source("m.py", 3), "O1/float16", "precision", "float32", 0.9, error=0.7)
+    profile = replace(SICK, operators=(drawn,), replay=replace(REPLAY, exact=False))
+    assert "rand:" not in text(profile)
+    assert Seen(to_html(profile, [], recommend(profile))).values["operators"] == []
+    assert "rand:" in text(replace(profile, replay=REPLAY))
+
+
+@pytest.mark.parametrize(("top", "said"), [(1.04, True), (1.06, False)])
+def test_that_no_gain_is_to_be_expected_is_a_plain_sentence(top: float, said: bool) -> None:
+    profile = replace(SICK, replay=replace(REPLAY, speed={"T4": (0.7, 0.9), "H100": (0.6, top)}))
+    words = "do not expect a speed-up from autocast here: under O1 T4 0.7x to 0.9x"
+    assert (words in " ".join(text(profile).split())) == said
+    assert (words in to_html(profile, [], recommend(profile))) == said
+    assert recommend(profile).speed["replayed"].startswith("do not expect") == said
+
+
+def test_a_healthy_run_is_told_in_few_lines() -> None:
+    good = replace(REPLAY, keep=(), outcomes=(Outcome("O1/float16", 2e-4, 0.03), Outcome("O1/bfloat16", 0.004, None)))
+    well = replace(SICK, first_nonfinite=None, ended="steps", operators=(), replay=good, memory=Memory(1000, 0, 10**6))
+    assert section(text(well, 200), "Replay of one step").strip() == (
+        "One recorded step comes out under autocast as in FP32, which gave the same bits again: "
+        "float16 is <0.1% off in its loss and 3.0% in its gradients and bfloat16 is 0.4% off in its loss."
+    )
+    assert len(section(text(well), "What was measured").split("\n")) <= 3
+    assert len(section(text(well), "Memory and speed (estimates)").split("\n")) <= 3
+    assert 'id="replay-table"' in to_html(well, [], recommend(well))
+    # What is not as in FP32 is told in full, and so is a run that did not come to its end.
+    for other in (
+        replace(well, replay=replace(good, outcomes=(Outcome("O1/float16", 2e-4, 0.3),))),
+        replace(well, replay=replace(good, exact=False)),
+        replace(well, ended="exception"),
+    ):
+        assert "loss off  gradients off" in text(other)
+
+
+def test_what_only_the_replay_has_seen_is_called_so() -> None:
+    one = Operator("mul", "attn", Source("m.py", 3), "O1/float16", "precision", "float16", 2.0, 0.0, 0.4)
+    plain = replace(PROFILE, operators=(one,), precision=replace(SICK.precision, autocast=(), weights=("float32",)))
+    assert "40% off, float16 in the replay, attn" in " ".join(text(plain).split())
+    assert "seen in float16" in " ".join(text(replace(PROFILE, operators=(one,))).split())
 
 
 def test_the_page_has_the_same_table() -> None:
