@@ -72,13 +72,16 @@ def test_a_gpu_is_named() -> None:
     assert unrecordable(session) == ""
 
 
-def test_a_run_of_one_step_has_none_to_replay() -> None:
+def test_a_run_of_one_step_is_replayed_and_one_of_none_says_so() -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with Probe(steps=1) as probe:
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     assert probe.profile.replay is not None
+    assert (probe.profile.replay.recorded, probe.profile.replay.exact) == (True, True)
+    with Probe(steps=1) as probe:
+        model(torch.ones(2, 4)).sum().backward()
+    assert probe.profile.replay is not None
     assert not probe.profile.replay.recorded
-    assert probe.profile.replay.reason == "the run ended before its second step was over"
-    assert probe.profile.notes == ()
+    assert probe.profile.replay.reason == "the run ended before its first step was over"
