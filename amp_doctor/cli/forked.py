@@ -1,7 +1,7 @@
 """A process that has loaded torch and this package, and forks the runs of a proof: `python -m amp_doctor.cli.forked`.
 
-It runs nothing of any script. Asked by lines of JSON on stdin it answers on stdout; when stdin ends it ends, and all
-that it has forked.
+It runs nothing of any script. On stdin come lines of JSON, first the modules to load, then groups of jobs; on stdout
+goes how they ended. When stdin ends it ends, and all that it has forked.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ def main() -> None:
     for number in (0, 1):
         os.dup2(nothing, number)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _load(json.loads(sys.argv[1]))
     words = _serve(asked, answers)
     if words is not None:
         amp_doctor(words)
@@ -70,6 +69,7 @@ def _load(modules: list[str]) -> None:
 def _serve(asked: int, answers: int) -> list[str] | None:
     """None when nobody asks any more; in a forked process the words of its command line."""
     with os.fdopen(asked, "rb", buffering=0) as lines:
+        _load(json.loads(lines.readline() or "[]"))
         while line := lines.readline():
             request = json.loads(line)
             if not request:

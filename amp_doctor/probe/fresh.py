@@ -116,20 +116,20 @@ class Started:
 
     def run(self, jobs: Sequence[Job], seconds: float, directory: str) -> list[tuple[int, int]]:
         """One process per job; see `attend`."""
-        children = []
-        for job in jobs:
-            with open(job.said, "wb") as said:
-                child = subprocess.Popen(
-                    [sys.executable, "-m", "amp_doctor", *job.words],
-                    cwd=directory,
-                    env=dict(job.environment),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    start_new_session=True,
-                )
-            children.append(child)
+        children: list[subprocess.Popen[bytes]] = []
         try:
+            for job in jobs:
+                with open(job.said, "wb") as said:
+                    child = subprocess.Popen(
+                        [sys.executable, "-m", "amp_doctor", *job.words],
+                        cwd=directory,
+                        env=dict(job.environment),
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=said,
+                        start_new_session=True,
+                    )
+                children.append(child)
             return attend(children, seconds, lambda: False)
         finally:
             for child in children:
@@ -144,7 +144,7 @@ class Forked:
 
     def __init__(self, environment: Mapping[str, str], directory: str, modules: Iterable[str]) -> None:
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "amp_doctor.cli.forked", json.dumps(sorted(modules))],
+            [sys.executable, "-m", "amp_doctor.cli.forked"],
             cwd=directory,
             env=dict(environment),
             stdin=subprocess.PIPE,
@@ -152,11 +152,16 @@ class Forked:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        # Not as an argument: there may be thousands.
+        self._modules: list[str] | None = sorted(modules)
 
     def run(self, jobs: Sequence[Job], seconds: float, directory: str) -> list[tuple[int, int]]:
         """One process per job; see `attend`. An OSError when there is nobody who answers."""
         asked = {"jobs": [asdict(job) for job in jobs], "seconds": seconds, "directory": directory}
         try:
+            if self._modules is not None:
+                modules, self._modules = self._modules, None
+                self._say(modules)
             self._say(asked)
             return self._answer()
         except KeyboardInterrupt:
@@ -177,7 +182,7 @@ class Forked:
             self._server.kill()
             self._server.wait()
 
-    def _say(self, what: dict[str, Any]) -> None:
+    def _say(self, what: dict[str, Any] | list[str]) -> None:
         stdin: Any = self._server.stdin
         stdin.write(json.dumps(what).encode() + b"\n")
         stdin.flush()

@@ -34,7 +34,7 @@ def release() -> bool:
             _empty(module)
         gc.collect()
         _caches()
-        with suppress(OSError, AttributeError):
+        with suppress(OSError, AttributeError, TypeError):
             # glibc keeps what lies between two pieces that are still used.
             ctypes.CDLL(None).malloc_trim(0)
     return True
