@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-# Elements of one gradient that are compared, and nodes of autograd's graph that one call may consist of.
-_SAMPLE = 1 << 14
+# Elements of one gradient that are compared: so many, and fewer when samples of so many elements are kept already.
+_SAMPLE, _FEWER = 1 << 14, 1 << 10
+_ENOUGH = 1 << 26
+# Nodes of autograd's graph that one call may consist of.
 _NODES = 2000
 # CUDA's rules hold in the backward pass, and not for what measures it.
 _RULES = key(AUTOCAST) | key(HALF)
@@ -57,8 +59,10 @@ class Watch:
     def __init__(self, scale: float) -> None:
         self.flows: dict[fx.Node, Flow] = {}
         self._scale = scale
-        # (call, "given" or "made", place) -> FP32's samples, one per backward pass that went through.
-        self._wide: dict[tuple[fx.Node, str, int], list[tuple[Tensor, float]]] = {}
+        # (call, "given" or "made", place) -> FP32's samples, one per backward pass that went through: values, their
+        # distance in the gradient, and its largest magnitude.
+        self._wide: dict[tuple[fx.Node, str, int], list[tuple[Tensor, int, float]]] = {}
+        self._kept = 0
         self._met: dict[tuple[fx.Node, str, int], int] = {}
 
     def arguments(self, args: Any) -> dict[Any, Edge]:
@@ -114,7 +118,11 @@ class Watch:
             grad = grad.detach()
             if wide:
                 low, high = (float(limit) for limit in torch.aminmax(grad))
-                self._wide.setdefault(site, []).append((_sample(grad).clone(), max(-low, high)))
+                most = _SAMPLE if self._kept < _ENOUGH else _FEWER
+                stride = 1 if grad.numel() <= most else 2 * (grad.numel() // (2 * most)) + 1
+                sample = _sample(grad, stride).clone()
+                self._kept += sample.numel()
+                self._wide.setdefault(site, []).append((sample, stride, max(-low, high)))
                 return
             number = self._met[site] = self._met.get(site, -1) + 1
             kept = self._wide.get(site, ())
@@ -125,11 +133,11 @@ class Watch:
                     (flow.made if side == "made" else flow.given).append(found)
                     flow.half = max(flow.half, found.amax if half else 0.0)
 
-    def _compared(self, wide: Tensor, amax: float, low: Tensor) -> Compared | None:
+    def _compared(self, wide: Tensor, stride: int, amax: float, low: Tensor) -> Compared | None:
         broken = 0
         if isfinite(amax) and not isfinite(float(low.sum(dtype=torch.float64))):
             broken = int((~low.isfinite()).sum())
-        sample = _sample(low).double()
+        sample = _sample(low, stride).double()
         if sample.shape != wide.shape or not isfinite(amax):
             return None
         filled = wide != 0
@@ -160,9 +168,9 @@ def _formed(grad: Tensor | None, edge: Edge) -> Tensor | None:
         return grad.to(edge.dtype)
 
 
-def _sample(values: Tensor) -> Tensor:
+def _sample(values: Tensor, stride: int) -> Tensor:
     flat = values.reshape(-1)
-    return flat if flat.numel() <= _SAMPLE else flat[:: 2 * (flat.numel() // (2 * _SAMPLE)) + 1]
+    return flat if stride == 1 else flat[::stride]
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
