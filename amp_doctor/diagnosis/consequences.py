@@ -23,13 +23,19 @@ def without_consequences(found: Mapping[str, Sequence[Draft]], facts: Facts) -> 
         causes = []
     endless = bool(found.get("AMP608"))
     # A scale that infinities have brought down, and gradients counted beside a NaN, say nothing of what gets lost.
-    broken = endless or bool(found.get("AMP607")) or (bool(causes) and _came_down(facts))
+    low = endless or (bool(causes) and _came_down(facts))
+    beside = _not_finite(facts) if found.get("AMP607") else set()
     gone: dict[str, Callable[[Draft], bool]] = {
-        "AMP601": lambda _: broken,
-        "AMP609": lambda _: endless or (bool(causes) and _came_down(facts)),
+        "AMP601": lambda draft: low or draft.layer in beside,
+        "AMP609": lambda _: low,
         "AMP613": lambda draft: any(_upstream(cause, draft, facts) for cause in causes),
     }
     return {code: [one for one in drafts if not (code in gone and gone[code](one))] for code, drafts in found.items()}
+
+
+def _not_finite(facts: Facts) -> set[str | None]:
+    """The layers among whose gradients a NaN or an infinity was counted."""
+    return {one.layer.name for one in facts.gradients if one.counts.nan or one.counts.inf}
 
 
 def _came_down(facts: Facts) -> bool:
