@@ -47,6 +47,10 @@ class Span:
     end_column: int
 
 
+# The very span of what the probe has found and knows no line for; formats that want one get the first.
+NOWHERE = Span(1, 1, 1, 1)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Related:
     """One step of the trail that led to a finding."""

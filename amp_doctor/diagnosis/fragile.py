@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.facts import INPUT
+from amp_doctor.diagnosis.nonfinite import origin
 from amp_doctor.diagnosis.operators import O0_FLOAT16, O1_BFLOAT16, O1_FLOAT16, REFUSED, adds_eps, ails, spoiled, tried
 from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.registry import Draft, symptom
@@ -82,7 +83,7 @@ def _drafts(
     """
     if facts.broken:
         return
-    first, asked = facts.profile.first_nonfinite, precisions or _asked(facts)
+    first, asked = origin(facts) or facts.profile.first_nonfinite, precisions or _asked(facts)
     told = {peak.source for peak in facts.peaks if peak.overflows} if alone else set()
     told |= {first.source} if alone and first is not None else set()
     lines: dict[tuple[object, ...], list[Operator]] = {}

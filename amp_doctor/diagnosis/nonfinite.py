@@ -6,6 +6,8 @@ from collections import Counter
 from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.facts import INPUT, OVERFLOWS
+from amp_doctor.diagnosis.operators import O0_FLOAT16, O1_BFLOAT16, O1_FLOAT16
 from amp_doctor.diagnosis.registry import Draft, symptom
 from amp_doctor.diagnosis.words import count, scale_words
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from amp_doctor.diagnosis.facts import Facts
+    from amp_doctor.diagnosis.profile import Operator
 
 _PHASES = {
     "weight": "in the weights of this layer",
@@ -21,6 +24,8 @@ _PHASES = {
     "backward": "in the gradients of this layer",
     "optimizer": "in the weights of this layer after the optimizer's step",
 }
+# Settings that no script has, which tell what its own half tensors come to.
+O2_FLOAT16, O3_FLOAT16 = "O2/float16", "O3/float16"
 _VALUES = {"nan": "NaN", "inf": "infinity", "-inf": "infinity"}
 # Fewer attempts say nothing: a scaler that starts at 65536 needs up to 16 skips to come down to 1.
 ATTEMPTS = 10
@@ -33,10 +38,15 @@ def first_nonfinite(facts: Facts) -> Iterable[Draft]:
     met = facts.profile.first_nonfinite
     if met is not None:
         value = _VALUES.get(met.value, met.value)
-        where = f"the result of {met.operator}" if met.operator else None
-        place = f"in {where} in this layer" if where else _PHASES.get(met.phase, f"in phase {met.phase}")
         when = f"in step {met.step}" if met.step else "before the first step"
-        yield Draft(met.layer or None, f"the first {value} appears {when}, {place}", source=met.source)
+        place, source, found = _PHASES.get(met.phase, f"in phase {met.phase}"), met.source, origin(facts)
+        if met.operator:
+            place = f"in the result of {met.operator} in this layer"
+        elif found is not None and met.phase == "forward":
+            place, source = f"in the result of {found.operator.removesuffix(INPUT)} in this layer", found.source
+        elif found is not None:
+            place, source = f"{place}; in half {found.operator.removesuffix(INPUT)} overflows before it", found.source
+        yield Draft(met.layer or None, f"the first {value} appears {when}, {place}", source=source)
         return
     # Of a loss that was computed from scaled gradients the scaler cures infinities, too.
     passing = _passing_skips(facts)
@@ -79,6 +89,29 @@ def dead_scale(facts: Facts) -> Iterable[Draft]:
     if facts.profile.scaler and facts.profile.scaler[-1].scale < 1:
         last = scale_words(facts.profile.scaler[-1].scale)
         yield Draft(None, f"the loss scale is {last}: below 1 it pushes gradients towards zero instead of away from it")
+
+
+def origin(facts: Facts) -> Operator | None:
+    """The operator that a NaN or an infinity of the forward pass came from, where a replay shows one that overflows.
+
+    Of a loss written in no layer it is one in no layer, too; half tensors that autocast has left there the replay has
+    with all weights in half only.
+    """
+    met = facts.profile.first_nonfinite
+    if met is None or met.operator or met.phase not in ("forward", "loss"):
+        return None
+    layer, precisions = met.layer if met.phase == "forward" else "", ["", O0_FLOAT16]
+    if facts.use.float16:
+        precisions += [O1_FLOAT16, *((O2_FLOAT16, O3_FLOAT16) if met.phase == "loss" else ())]
+    if facts.use.bfloat16:
+        precisions.append(O1_BFLOAT16)
+    met_there = [
+        one
+        for one in facts.profile.operators
+        if one.trouble in OVERFLOWS and one.phase == "forward" and one.layer == layer and one.source
+    ]
+    # By the precision first: what the script does itself is nearest.
+    return next((one for precision in precisions for one in met_there if one.precision == precision), None)
 
 
 def _passing_skips(facts: Facts) -> set[int]:

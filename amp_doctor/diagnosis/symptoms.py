@@ -8,37 +8,46 @@ from amp_doctor import catalog
 from amp_doctor.diagnosis.consequences import without_consequences
 from amp_doctor.diagnosis.facts import facts
 from amp_doctor.diagnosis.registry import Draft, symptoms, worst
-from amp_doctor.finding import Finding, Span
+from amp_doctor.finding import NOWHERE, Finding, Span
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from amp_doctor.diagnosis.profile import Profile, Source
 
 
 def findings(profile: Profile) -> list[Finding]:
     """What is wrong, by severity, then by code, then worst layer first.
 
-    A finding stands at the line that calls its layer where that is known, else at the first line of the script.
+    A finding stands at the line that calls its layer, or a layer around it, where that is known, else at none.
     """
     known = facts(profile)
     sources = {layer.name: layer.source for layer in profile.layers}
     drafts = without_consequences({code: list(look(known)) for code, look in symptoms().items()}, known)
     found = [
-        _finding(code, draft, draft.source or sources.get(draft.layer or ""), profile.script)
+        _finding(code, draft, draft.source or _source(draft.layer or "", sources), profile.script)
         for code, ones in drafts.items()
         for draft in worst(ones)
     ]
     return sorted(found, key=lambda finding: (-finding.severity.rank, finding.code))
 
 
+def _source(layer: str, sources: Mapping[str, Source | None]) -> Source | None:
+    while layer:
+        if (found := sources.get(layer)) is not None:
+            return found
+        layer = layer.rpartition(".")[0]
+    return None
+
+
 def _finding(code: str, draft: Draft, source: Source | None, script: str) -> Finding:
-    line = source.line if source else 1
     return Finding(
         code=code,
         name=catalog.codes()[code],
         severity=catalog.severity(code),
         message=draft.message,
         path=source.path if source else script,
-        span=Span(line, 1, line, 1),
+        span=Span(source.line, 1, source.line, 1) if source else NOWHERE,
         confidence=draft.confidence,
         layer=draft.layer,
     )

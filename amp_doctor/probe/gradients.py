@@ -20,12 +20,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from amp_doctor.diagnosis.profile import WEIGHT_GRAD
 from amp_doctor.probe.count import countable
+from amp_doctor.probe.names import calling_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch.utils.hooks import RemovableHandle
 
+    from amp_doctor.diagnosis.profile import Source
     from amp_doctor.probe.patches import Patches
     from amp_doctor.probe.session import Session
 
@@ -49,6 +51,8 @@ class Gradients:
         self._evaluated = False
         # Losses of the step under way: detached, so that nothing is read back before the step ends.
         self.losses: list[tuple[Tensor, float]] = []
+        # Where the last of them was handed to its backward pass.
+        self.line: Source | None = None
 
     def patch(self, patches: Patches) -> None:
         """See every backward pass; `Tensor.backward` goes through `torch.autograd.backward`."""
@@ -138,6 +142,7 @@ class Gradients:
             if is_loss:
                 with self._session.guard("loss"), torch._C.DisableTorchFunction():
                     self._keep_loss(tensors)
+                    self.line = calling_line()
         self._session.backward_ends()
         return result
 

@@ -107,6 +107,8 @@ class Nonfinite:
     def _meet(self, phase: str, record: Record | None, value: str, operator: str | None) -> None:
         if self._pending is None or PHASES.index(phase) < PHASES.index(self._pending[0]):
             source = calling_line() if operator is not None else None
+            # A loss is nobody's layer; where its backward pass was started is not far from it.
+            source = self._session.gradients.line if phase == "loss" else source
             self._pending = (phase, record, value, operator, source)
 
     def _settle(self, step: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from amp_doctor.finding import NOWHERE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -77,7 +79,9 @@ def source_lines(sources: Mapping[str, str], path: str, cell: int | None) -> lis
 
 
 def place(finding: Finding) -> str:
-    """`path:line:column`, with the cell when it is a notebook's."""
+    """`path:line:column`, with the cell when it is a notebook's; of what the probe has found no line for, the path."""
+    if finding.span is NOWHERE:
+        return clean(finding.path)
     return located(finding.path, finding.span, finding.cell)
 
 

@@ -75,3 +75,27 @@ def test_where_an_exemption_helped_what_follows_from_it_is_not_told() -> None:
     cause = replace(OFF, operator="mul", trouble="underflow", lost=0.99, source=Source("model.py", 11))
     found = codes(cause, OFF, replace(cause, phase="backward"), replay=replace(WRONG, keep=("norm: mul",)))
     assert found == [("AMP618", "norm", 11)]
+
+
+def test_the_first_infinity_stands_at_the_operator_that_gives_it_in_what_the_script_does() -> None:
+    line = Source("model.py", 7)
+    div = Operator("div", "norm", line, "O1/float16", "overflow", "float16", 5.0)
+    half, first = Precision(("float16",), True, ("float32",)), FirstNonfinite(5, "forward", "norm", "nan", None, LINE)
+
+    def met(*operators: Operator, precision: Precision = half, first: FirstNonfinite = first) -> tuple[int, str]:
+        run = Profile(operators=operators, precision=precision, first_nonfinite=first)
+        return next((one.span.line, one.message) for one in findings(run) if one.code == "AMP607")
+
+    assert met(div) == (7, "the first NaN appears in step 5, in the result of div in this layer")
+    # In another layer, in another precision, or lost and not infinite, it is another matter.
+    for other in ("layer", "precision", "trouble"):
+        assert met(replace(div, **{other: "precision"}))[0] == 12  # type: ignore[arg-type]
+    assert met(div, precision=Precision())[0] == 12
+    # A loss in no layer: what autocast has left half there, all weights in half show.
+    loss = FirstNonfinite(5, "loss", "loss", "inf", None, LINE)
+    outside = replace(div, operator="exp", layer="", precision="O2/float16")
+    assert met(outside, first=loss) == (
+        7,
+        "the first infinity appears in step 5, in the loss; in half exp overflows before it",
+    )
+    assert met(replace(outside, layer="norm"), first=loss)[0] == 12
