@@ -6,7 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, TOLERANCE, outcome, spoiled, tried
-from amp_doctor.diagnosis.words import percent
+from amp_doctor.diagnosis.words import magnitude, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,9 +65,13 @@ def changes(profile: Profile, precision: str) -> str:
         return ""
     if not isfinite(seen.loss_error):
         return "makes the loss of the replayed step infinite or NaN"
-    loss = f"changes the loss of the replayed step by {percent(seen.loss_error)}"
+    loss = f"changes the loss of the replayed step by {_amount(seen.loss_error)}"
     if seen.gradient_error is None:
         return loss
     if not isfinite(seen.gradient_error):
         return f"{loss} and makes its gradients infinite or NaN"
-    return f"{loss} and its gradients by {percent(seen.gradient_error)}"
+    return f"{loss} and its gradients by {_amount(seen.gradient_error)}"
+
+
+def _amount(error: float) -> str:
+    return percent(error) if error <= 1 else f"{magnitude(error)} times its size"

@@ -80,6 +80,11 @@ def still_half(profile: Profile) -> str:
     return f"the script makes weights{where} half in a way that cannot be undone from outside"
 
 
+def skips(run: Run) -> bool:
+    """Whether more attempts were skipped than a loss scale may cost."""
+    return run.skipped > max(1.0, SKIPPED * run.steps)
+
+
 def judge(full: Run, tried: Run, again: Run | None = None, shaken: Run | None = None) -> Judgement:
     """`full` is the FP32 run, `again` a second one that shows how far two of them lie apart.
 
@@ -91,6 +96,9 @@ def judge(full: Run, tried: Run, again: Run | None = None, shaken: Run | None = 
         return Judgement(INCONCLUSIVE, f"a second FP32 run failed: {again.failure}")
     if tried.failure:
         return Judgement(REFUTED, f"the script fails, which in FP32 it does not: {tried.failure}")
+    if skips(full):
+        told = f"{full.skipped} of {full.steps} steps were skipped for infinite gradients"
+        return Judgement(INCONCLUSIVE, f"the FP32 run fails as well: {told}")
     length = min(len(full.loss), len(tried.loss))
     if not length:
         return Judgement(INCONCLUSIVE, "no loss was seen that could be compared")
@@ -103,7 +111,7 @@ def judge(full: Run, tried: Run, again: Run | None = None, shaken: Run | None = 
         return Judgement(
             REFUTED, f"the loss is not finite on {count(broken, 'step')}, first on step {where}; in FP32 it is"
         )
-    if tried.skipped > max(1.0, SKIPPED * tried.steps):
+    if skips(tried):
         return Judgement(REFUTED, f"{tried.skipped} of {tried.steps} steps were skipped for infinite gradients")
     if length < FEWEST:
         return Judgement(INCONCLUSIVE, f"{count(length, 'step')} are too few: at least {FEWEST} are needed")

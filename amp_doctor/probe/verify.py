@@ -14,8 +14,19 @@ from typing import TYPE_CHECKING
 from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.diagnosis.recommendation import Run, Verified
 from amp_doctor.diagnosis.revise import next_best
-from amp_doctor.diagnosis.verdict import INCONCLUSIVE, REFUTED, VERIFIED, Judgement, judge, lost, run_of, still_half
+from amp_doctor.diagnosis.verdict import (
+    INCONCLUSIVE,
+    REFUTED,
+    VERIFIED,
+    Judgement,
+    judge,
+    lost,
+    run_of,
+    skips,
+    still_half,
+)
 from amp_doctor.diagnosis.words import listed
+from amp_doctor.diagnosis.written import in_float32_already, own_casts
 from amp_doctor.probe.fresh import Fresh, loaded
 from amp_doctor.probe.rerun import CUT, Command, environment_of, rerun
 from amp_doctor.probe.trial import Trial
@@ -48,6 +59,7 @@ def verify(
     """
     steps = steps or profile.steps.attempted
     reason = command.unrepeatable or ("" if steps else "no optimizer step was seen, so there is nothing to repeat")
+    reason = reason or ("" if recommendation.dtype in HALF else in_float32_already(profile))
     if reason:
         return replace(recommendation, verified=Verified(INCONCLUSIVE, 0, (), reason))
     with Fresh(environment_of(command.environment), command.directory, loaded()) as fresh:
@@ -83,6 +95,10 @@ class _Proof:
             return self._marked(recommendation, self._without_full(full))
         if left := still_half(self._full):
             return self._marked(recommendation, Judgement(INCONCLUSIVE, left))
+        if skips(full):
+            # What is infinite without autocast comes from the script's own casts, or from its numbers.
+            reason = judge(full, full).reason + own_casts(self._profile)
+            return self._marked(recommendation, Judgement(INCONCLUSIVE, reason))
         judgement = self._tried(recommendation, full)
         told, advice = judgement.reason, recommendation
         while judgement.verdict == REFUTED:
@@ -116,11 +132,11 @@ class _Proof:
     def _in_float32(self) -> Run:
         """The run to compare with; once more without the script's casts to half where those may be what breaks it."""
         full = self._run("float32" + self._casts, Trial("float32", widen=self._widen), self._dry_run)
-        if self._widen or not (full.failure or not all(map(isfinite, full.loss))):
+        if self._widen or not _breaks(full):
             return full
         kept, self._widen = self._full, True
         wide = self._run("float32" + self._casts, Trial("float32", widen=True), self._dry_run)
-        if not wide.failure and wide.loss and all(map(isfinite, wide.loss)):
+        if wide.loss and not _breaks(wide):
             self._full = self._last
             self._runs = [replace(wide, lost=lost(self._full, self._full)), replace(full, lost=lost(self._full, kept))]
             return self._runs[0]
@@ -241,6 +257,11 @@ class _Proof:
     def _seconds(self) -> float:
         """What the steps would take at the speed of the probed run."""
         return self._profile.seconds * max(1.0, self._steps / max(1, self._profile.steps.attempted))
+
+
+def _breaks(run: Run) -> bool:
+    """Whether there is nothing to compare with: it failed, its loss is not finite, or no step gets through."""
+    return bool(run.failure) or not all(map(isfinite, run.loss)) or skips(run)
 
 
 def _words(advice: Recommendation) -> str:

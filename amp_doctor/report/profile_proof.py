@@ -33,7 +33,8 @@ def said(proof: Verified) -> str:
     tried = f" by a run of {counted(proof.steps, 'step')}" if proof.runs else ""
     if proof.instead:
         return f"Refuted{tried}, and revised to {proof.instead}."
-    return f"{proof.verdict.capitalize()}{tried}."
+    # Where nothing was run there is nothing to be sure or unsure of.
+    return f"{proof.verdict.capitalize()}{tried}." if proof.runs else "Nothing was verified."
 
 
 def rows_of(proof: Verified) -> list[tuple[str, ...]]:

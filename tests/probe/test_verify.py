@@ -329,6 +329,24 @@ def test_a_script_that_autocast_breaks_goes_back_to_float32(tmp_path: Path) -> N
     assert [bool(run.failure) for run in found.verified.runs] == [False, False, True, False, True]
 
 
+def test_float32_for_a_script_in_float32_leaves_nothing_to_verify(tmp_path: Path) -> None:
+    found = proven(tmp_path, HEALTHY, advice("float32", None))
+    assert found.verified is not None
+    assert (found.verified.verdict, found.verified.runs) == ("inconclusive", ())
+    assert found.verified.reason.startswith("there is nothing to verify: FP32 is recommended")
+
+
+def test_what_the_script_casts_itself_is_no_lack_of_repetition(tmp_path: Path) -> None:
+    """Infinite with and without autocast: what repeats itself to the bit is not said to be another run."""
+    code = SCALED.replace("scaler.scale(loss)", "scaler.scale(loss * float('inf'))")
+    assert code != SCALED
+    found = proven(tmp_path, code, advice("float16", 1024.0), autocast=("float16",), scaler=True)
+    assert found.verified is not None
+    assert found.verified.verdict == "inconclusive"
+    assert "does not repeat itself" not in found.verified.reason
+    assert "the FP32 run fails as well: 10 of 10 steps were skipped for infinite gradients" in found.verified.reason
+
+
 def test_few_steps_prove_nothing(tmp_path: Path) -> None:
     code = HEALTHY.replace("range(30)", "range(3)")
     assert verdict(proven(tmp_path, code, advice("float16"))) == "inconclusive"

@@ -45,7 +45,7 @@ def test_runs_stand_side_by_side() -> None:
     ("verified", "first"),
     [
         (Verified("refuted", 20, RUNS, "why", "bfloat16"), "  Refuted by a run of 20 steps, and revised to bfloat16."),
-        (Verified("inconclusive", 0, (), "why"), "  Inconclusive."),
+        (Verified("inconclusive", 0, (), "why"), "  Nothing was verified."),
         (Verified("refuted", 1, RUNS, "why"), "  Refuted by a run of 1 step."),
     ],
 )
