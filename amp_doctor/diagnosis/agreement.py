@@ -119,7 +119,8 @@ def _on_the_line(*troubles: str, settles: str = "") -> Callable[[Scene], Agreeme
             near = one.trouble in troubles and one.precision[:2] in ("", "O0", "O1")
             if near and one.source and scene.covers(one.source.path, one.source.line):
                 under = f" under {one.precision}" if one.precision else ""
-                words, codes = f"{one.operator} on this line: {one.trouble}{under}", scene.here(*_ON_LINES)
+                ended = "" if one.precision or one.trouble != "banned" else ", and the run ended with it"
+                words, codes = f"{one.operator} on this line: {one.trouble}{under}{ended}", scene.here(*_ON_LINES)
                 return Agreement(CONFIRMED, words, codes, (one.layer,))
         first = scene.profile.first_nonfinite
         if first and first.operator and first.source and scene.covers(first.source.path, first.source.line):

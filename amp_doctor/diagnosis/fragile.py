@@ -11,7 +11,7 @@ from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.registry import Draft, symptom
 from amp_doctor.diagnosis.underflow import vanishing
 from amp_doctor.diagnosis.words import count, magnitude
-from amp_doctor.finding import Confidence
+from amp_doctor.finding import Confidence, Severity
 from amp_doctor.numerics.formats import FP16
 
 if TYPE_CHECKING:
@@ -28,14 +28,27 @@ _LOSSES = ("underflow", "precision", "overflow")
 
 @symptom("AMP617")
 def refused(facts: Facts) -> Iterable[Draft]:
-    """Of a script that uses autocast: in one that does not nothing is wrong, and the verdict names what to keep."""
+    """What the script died of, what one under autocast will die of, and what autocast would break in another."""
+    yield from _drafts(
+        facts,
+        lambda one: one.trouble == "banned",
+        lambda one: f"{_refusal(one)}: the run ended here",
+        ("",),
+        severity=Severity.ERROR,
+    )
     if not set(facts.profile.precision.autocast) & set(HALF):
-        return
-    if facts.use.only_bfloat16:
+        yield from _drafts(
+            facts,
+            lambda one: one.trouble in REFUSED,
+            lambda one: f"once autocast is on, {_refusal(one)}",
+            (O1_FLOAT16,),
+            severity=Severity.NOTE,
+        )
+    elif facts.use.only_bfloat16:
         # FP16 has been tried, too, but only what is banned is so in both.
         yield from _drafts(facts, lambda one: one.trouble == "banned", _refusal, (O1_FLOAT16,))
     else:
-        yield from _drafts(facts, lambda one: one.trouble in REFUSED, _refusal)
+        yield from _drafts(facts, lambda one: one.trouble in REFUSED and one.precision != "", _refusal)
 
 
 @symptom("AMP618")
@@ -76,6 +89,7 @@ def _drafts(
     precisions: tuple[str, ...] | None = None,
     *,
     alone: bool = True,
+    severity: Severity | None = None,
 ) -> Iterator[Draft]:
     """One for each line: the same call in several layers, or in both passes, is one mistake.
 
@@ -100,6 +114,7 @@ def _drafts(
             max(worst.lost, worst.error),
             Confidence.HIGH if facts.use.float16 or facts.use.bfloat16 else Confidence.MEDIUM,
             worst.source,
+            severity,
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.facts import Facts
 from amp_doctor.diagnosis.words import count
-from amp_doctor.finding import Confidence
+from amp_doctor.finding import Confidence, Severity
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Source
@@ -19,13 +19,17 @@ MOST = 5
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A finding before its place is looked up; `badness` orders the drafts of one code, worst first."""
+    """A finding before its place is looked up; `badness` orders the drafts of one code, worst first.
+
+    `severity` is another than that of the code, where this one is known to be worse, or is none yet.
+    """
 
     layer: str | None
     message: str
     badness: float = 0.0
     confidence: Confidence = Confidence.HIGH
     source: Source | None = None
+    severity: Severity | None = None
 
 
 Symptom = Callable[[Facts], Iterable[Draft]]

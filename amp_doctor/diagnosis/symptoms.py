@@ -44,7 +44,7 @@ def _finding(code: str, draft: Draft, source: Source | None, script: str) -> Fin
     return Finding(
         code=code,
         name=catalog.codes()[code],
-        severity=catalog.severity(code),
+        severity=draft.severity or catalog.severity(code),
         message=draft.message,
         path=source.path if source else script,
         span=Span(source.line, 1, source.line, 1) if source else NOWHERE,

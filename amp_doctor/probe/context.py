@@ -34,6 +34,8 @@ class Probe:
             how = (
                 "finished" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else "exception"
             )
+            if how == "exception" and error is not None:
+                self._session.failed(error)
             self._session.end("steps" if stopped else how)
         finally:
             self._session.remove()

@@ -91,6 +91,8 @@ class OperatorLog:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._found: dict[tuple[str, Any, Source | None], tuple[float, str]] = {}
+        # What autocast has refused, which ended the script.
+        self.refused: list[Operator] = []
         # Results on a GPU, until the step is read.
         self._waiting: list[tuple[tuple[str, Any, Source | None], str, Tensor]] = []
 
@@ -125,4 +127,4 @@ class OperatorLog:
             Operator(name, full(record) if record else "", source, "O1/float16", "overflow", dtype, amax)
             for (name, record, source), (amax, dtype) in self._found.items()
         ]
-        return tuple(sorted(found, key=lambda one: -one.amax))
+        return (*self.refused, *sorted(found, key=lambda one: -one.amax))

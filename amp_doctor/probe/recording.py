@@ -113,6 +113,8 @@ class Recording:
         if self.session is not None:
             if how == "exception" and self.session.calibrating and self.session.scalers.widened:
                 self.note(WIDENED)
+            if how == "exception" and self.error is not None:
+                self.session.failed(self.error)
             return self._noted(self.session.end(how))
         if self._bare is None:
             asked = self.settings

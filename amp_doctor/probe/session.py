@@ -19,6 +19,7 @@ from amp_doctor.probe.names import Names
 from amp_doctor.probe.nonfinite import Nonfinite
 from amp_doctor.probe.operators import OperatorLog
 from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.refusals import refusal
 from amp_doctor.probe.replaying import Replaying
 from amp_doctor.probe.saved import SavedTensors, in_backward, others_hooked
 from amp_doctor.probe.scaler import Scalers
@@ -101,6 +102,13 @@ class Session:
         self.steps.remove()
         self._patches.undo()
         self._eager.remove()
+
+    def failed(self, error: BaseException) -> None:
+        """The script has raised: perhaps because autocast refuses what it called."""
+        with self.guard("refused operators"):
+            met = refusal(error, self.names)
+            if met is not None:
+                self.operators.refused.append(met)
 
     def end(self, how: str) -> Profile:
         """The profile of what was seen, handed to `on_end`; the first call decides how the run ended."""

@@ -99,3 +99,16 @@ def test_the_first_infinity_stands_at_the_operator_that_gives_it_in_what_the_scr
         "the first infinity appears in step 5, in the loss; in half exp overflows before it",
     )
     assert met(replace(outside, layer="norm"), first=loss)[0] == 12
+
+
+def test_a_refusal_weighs_as_much_as_it_has_done() -> None:
+    banned = Operator("binary_cross_entropy", "BCELoss", LINE, "O1/float16", "banned", "float16", 0.7)
+    half = Precision(("float16",), True, ("float32",))
+
+    def severity(one: Operator, precision: Precision) -> list[str]:
+        return [found.severity.value for found in findings(Profile(operators=(one,), precision=precision))]
+
+    assert severity(banned, Precision()) == ["note"]
+    assert severity(banned, half) == ["warning"]
+    for precision in (half, replace(half, autocast=("bfloat16",))):
+        assert severity(replace(banned, precision=""), precision) == ["error"]
