@@ -158,7 +158,7 @@ def _float16_without_scaler(scene: Scene) -> Agreement | None:
     if met:
         return _confirmed(met[0].message, met)
     seen = [one.name for one in profile.layers if any(role in one.sites for role in GRADIENTS)]
-    if not seen:
+    if not seen or _broken(profile):
         return None
     words = f"without a scaler no gradient was lost in the {len(seen)} layers and {profile.steps.attempted} steps seen"
     return Agreement(CLEARED, words)
@@ -183,6 +183,11 @@ def _half_norms(scene: Scene) -> Agreement | None:
         return None
     words = f"the running statistics of all {len(norms)} norms are float32 beside weights in float16"
     return Agreement(CLEARED, words, (), tuple(one.name for one in norms))
+
+
+def _broken(profile: Profile) -> bool:
+    """Whether numbers of the run are those of NaN or infinities, which clear nothing."""
+    return profile.first_nonfinite is not None
 
 
 def _half_in(log: OptimizerLog) -> bool:
@@ -222,7 +227,7 @@ def _swallowed(scene: Scene) -> Agreement | None:
     if not total or not any(_half_in(log) for log in profile.optimizers):
         return None
     lost = sum(site.swallowed.get(dtype, 0) for site, dtype in updates) / total
-    if lost >= GETS_THROUGH:
+    if lost >= GETS_THROUGH or _broken(profile):
         return None
     return Agreement(CLEARED, f"the updates of the half weights get through in {profile.steps.taken} steps")
 

@@ -27,6 +27,13 @@ def unjudged(finding: Finding, profile: Profile) -> Agreement | None:
     for holds, words in _NEEDS.get(finding.code, ()):
         if not holds(profile):
             return Agreement(NOT_JUDGED, words)
+    met = profile.first_nonfinite
+    if met is not None:
+        word, when = (
+            "NaN" if met.value == "nan" else "infinities",
+            f"in step {met.step}" if met.step else "at its start",
+        )
+        return Agreement(NOT_JUDGED, f"the run met {word} {when}, after which its numbers clear nothing")
     steps = count(profile.steps.attempted, "step")
     return Agreement(NOT_JUDGED, f"what it warns of was not seen in {steps}, which does not rule it out")
 

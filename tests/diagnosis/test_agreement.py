@@ -305,3 +305,18 @@ def test_the_findings_of_the_run_on_the_line_are_named() -> None:
     )
     assert agreed is not None
     assert agreed.codes == ("AMP619",)
+
+
+def test_nan_clears_nothing() -> None:
+    """What is rounded away, or lost, cannot be told from numbers that are none."""
+    update = Site("float32", ExponentHistogram.of([1.0] * 1000), swallowed={"float16": 0})
+    profile = run(layer("0", weight=HALF, update=update), optimizers=(optimizer("float16"),))
+    assert verdict("AMP404", profile) == CLEARED
+    broken = replace(profile, first_nonfinite=FirstNonfinite(1, "optimizer", "0", "nan"))
+    assert verdict("AMP404", broken) is None
+    found = unjudged(lint("AMP404"), replace(broken, precision=Precision(weights=("float16",))))
+    assert found is not None
+    assert found.words == "the run met NaN in step 1, after which its numbers clear nothing"
+    gradients = run(layer("0", weight_grad=FULL), precision=Precision(("float16",)))
+    assert verdict("AMP209", gradients) == CLEARED
+    assert verdict("AMP209", replace(gradients, first_nonfinite=broken.first_nonfinite)) is None
