@@ -28,7 +28,7 @@ _LOSSES = ("underflow", "precision", "overflow")
 
 @symptom("AMP617")
 def refused(facts: Facts) -> Iterable[Draft]:
-    """What the script died of, what one under autocast will die of, and what autocast would break in another."""
+    """What the script died of, and what one under autocast will die of; for others the verdict names what to change."""
     yield from _drafts(
         facts,
         lambda one: one.trouble == "banned",
@@ -37,14 +37,8 @@ def refused(facts: Facts) -> Iterable[Draft]:
         severity=Severity.ERROR,
     )
     if not set(facts.profile.precision.autocast) & set(HALF):
-        yield from _drafts(
-            facts,
-            lambda one: one.trouble in REFUSED,
-            lambda one: f"once autocast is on, {_refusal(one)}",
-            (O1_FLOAT16,),
-            severity=Severity.NOTE,
-        )
-    elif facts.use.only_bfloat16:
+        return
+    if facts.use.only_bfloat16:
         # FP16 has been tried, too, but only what is banned is so in both.
         yield from _drafts(facts, lambda one: one.trouble == "banned", _refusal, (O1_FLOAT16,))
     else:

@@ -21,7 +21,7 @@ MOST = 5
 class Draft:
     """A finding before its place is looked up; `badness` orders the drafts of one code, worst first.
 
-    `severity` is another than that of the code, where this one is known to be worse, or is none yet.
+    `severity` is another than that of the code, where this one is known to be worse.
     """
 
     layer: str | None

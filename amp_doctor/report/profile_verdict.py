@@ -62,7 +62,13 @@ def verdict(sheet: Sheet) -> list[Line]:
     def row(label: str, text: str, style: str = "") -> None:
         out.extend(labelled(label, text, style, width, 11))
 
-    scaled, kept = _scale_words(advice.loss_scale), advice.keep_fp32
+    raising = [one for one in advice.keep_fp32 if one.refused and advice.dtype != "float32"]
+    for index, one in enumerate(raising[:NAMED]):
+        told = f"{one.name}, which raises an error once autocast is on ({one.reason})"
+        row("" if index else "change", told, "warning")
+    if len(raising) > NAMED:
+        out.append([(f"{'':14}and {counted(len(raising) - NAMED, 'more line')}, named in the snippet", "dim")])
+    scaled, kept = _scale_words(advice.loss_scale), [one for one in advice.keep_fp32 if one not in raising]
     if advice.dtype == "float16":
         row("init_scale", scaled)
         label, words = "in float32", "{}: {}"
