@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 from amp_doctor.probe.accumulation import swallowed, terms_of
 from amp_doctor.probe.backward import Edge, Flow, Watch
+from amp_doctor.probe.calls import generator_at
 from amp_doctor.probe.compare import Compared, compare
 from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened, within_range
 from amp_doctor.probe.flops import Flops, recurrent
@@ -168,6 +169,11 @@ class _Run:
         if name in ("_set_grad_enabled", "set_rng_state"):
             invoke(node, *self._given(node, self._wide))
             return None
+        if node.target is generator_at:
+            # One each: both draw the same numbers.
+            for values in (self._wide, self._low):
+                values[node] = invoke(node, *self._given(node, values))
+            return None
         if name in ("_enter_autocast", "_exit_autocast"):
             return None  # regions of the script's own: the precision asked for takes their place
         if node.meta.get("backward"):
@@ -202,7 +208,13 @@ class _Run:
             low = cut(in_dtype(wide, self._precision.low if is_low(args) else None))
         found.casts = casts.count
         found.cast = casts.above if name == "scaled_dot_product_attention" else max(casts.above, casts.below)
-        if state is not None and name.endswith("_") and isinstance(low, Tensor) and len(found.inputs) == 1:
+        own = any(one.target is generator_at for one in found.inputs)
+        if (
+            (state is not None or own)
+            and name.endswith("_")
+            and isinstance(low, Tensor)
+            and len(found.inputs) == 1 + own
+        ):
             low.detach().copy_(wide.detach())  # filled with random numbers: the same ones
         if name in UNINITIALISED:
             # Whatever memory held before is nobody's fault.

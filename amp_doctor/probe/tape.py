@@ -39,6 +39,14 @@ class Opaque:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A `torch.Generator` as it was when a call was given it."""
+
+    state: Tensor
+    device: torch.device
+
+
 @dataclass(eq=False, slots=True)
 class Entry:
     """One call, or one leaf (a tensor that the step was given); `rng` holds the generator's state before and after."""
@@ -157,6 +165,9 @@ class Tape:
             return {key: self.argument(one, source) for key, one in value.items()}
         if isinstance(value, slice):
             return slice(*(self.argument(one, source) for one in (value.start, value.stop, value.step)))
+        if isinstance(value, torch.Generator):
+            # What the default one draws is told by its own state, as for calls that name no generator.
+            return None if value is torch.default_generator else Drawn(value.get_state(), value.device)
         return value if value is Ellipsis else Opaque(value)
 
     def call(self, entry: Entry, given: list[tuple[Tensor, int]], result: Any, *, draws: bool) -> None:

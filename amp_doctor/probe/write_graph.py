@@ -12,9 +12,10 @@ from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from amp_doctor.probe.accumulation import ADDS, MANY, REDUCES
+from amp_doctor.probe.calls import generator_at
 from amp_doctor.probe.dtypes import LOW
 from amp_doctor.probe.recorded import Leaf, Recording, StepModule
-from amp_doctor.probe.tape import FUNCTION, ITEM, LEAF, Entry, Opaque, Ref, Tape
+from amp_doctor.probe.tape import FUNCTION, ITEM, LEAF, Drawn, Entry, Opaque, Ref, Tape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,6 +149,8 @@ class _Writer:
             return self._nodes[value.number]
         if isinstance(value, Opaque):
             return self._hold("object", value.value)
+        if isinstance(value, Drawn):
+            return self._graph.call_function(generator_at, (self._hold("generator", value.state), value.device))
         if isinstance(value, (tuple, list)):
             return type(value)(self._filled(one) for one in value)
         if isinstance(value, dict):

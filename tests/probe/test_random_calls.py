@@ -8,7 +8,9 @@ import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 from torch import nn
 
 from amp_doctor.probe.exact import replay_exactly
+from amp_doctor.probe.precisions import O1_FP16
 from amp_doctor.probe.random_calls import may_draw
+from amp_doctor.probe.replay import replay
 from tests.probe.test_record import record
 
 DRAWS = (
@@ -66,3 +68,34 @@ def test_what_follows_an_optimizers_step_is_seen_again() -> None:
     assert [node.target for node in recording.graph_module.graph.nodes].count("tanh") == 2
     assert not [node for node in recording.graph_module.graph.nodes if "foreach" in node.name]
     assert replay_exactly(recording).exact
+
+
+def test_a_generator_of_the_scripts_own_draws_the_same_again_and_is_left_alone() -> None:
+    own = torch.Generator().manual_seed(1)
+    layer, noise = nn.Linear(4, 4), torch.zeros(6, 4)
+
+    def step() -> None:
+        x = torch.rand(6, 4, generator=own)
+        noise.normal_(generator=own)
+        order = torch.randperm(6, generator=own)
+        drawn = torch.multinomial(torch.ones(4), 3, generator=own)
+        hidden = F.dropout(layer(x + noise)[order], 0.5)
+        torch.index_select(hidden, 1, drawn).square().sum().backward()
+
+    step()
+    recording = record(step)
+    after = own.get_state()
+    for _ in range(2):
+        assert replay_exactly(recording).different == ()
+    assert replay(recording, O1_FP16).gradient_error < 0.01
+    assert torch.equal(own.get_state(), after)
+
+
+def test_the_default_generator_by_its_name_is_the_default_one() -> None:
+    layer = nn.Linear(4, 4)
+
+    def step() -> None:
+        hidden = layer(torch.rand(6, 4, generator=torch.default_generator))
+        F.dropout(hidden, 0.5).sum().backward()
+
+    assert replay_exactly(record(step)).exact
