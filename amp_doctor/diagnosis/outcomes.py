@@ -65,13 +65,13 @@ def changes(profile: Profile, precision: str) -> str:
         return ""
     if not isfinite(seen.loss_error):
         return "makes the loss of the replayed step infinite or NaN"
-    loss = f"changes the loss of the replayed step by {_amount(seen.loss_error)}"
+    loss = f"changes the loss of the replayed step by {_amount(seen.loss_error, 'its size')}"
     if seen.gradient_error is None:
         return loss
     if not isfinite(seen.gradient_error):
         return f"{loss} and makes its gradients infinite or NaN"
-    return f"{loss} and its gradients by {_amount(seen.gradient_error)}"
+    return f"{loss} and its gradients by {_amount(seen.gradient_error, 'their size')}"
 
 
-def _amount(error: float) -> str:
-    return percent(error) if error <= 1 else f"{magnitude(error)} times its size"
+def _amount(error: float, size: str) -> str:
+    return percent(error) if error <= 1 else f"{magnitude(error)} times {size}"

@@ -90,7 +90,8 @@ def _mended(known: Facts, keep: tuple[KeepFP32, ...], dtype: str, why: str) -> t
     """
     ended, use, here = failing(known.profile), known.use, machine(known.profile.device)
     if not ended:
-        return dtype, why
+        lines = [one.name for one in refused(known)] if dtype != "float32" else []
+        return dtype, f"{why}, once {listed(lines)} is changed, which autocast refuses" if lines else why
     if refused_at(known.profile):
         why = "what was counted before it fits FP16" if dtype == "float16" and not keep else why
         return dtype, f"{ended}: mend that first; {why}"

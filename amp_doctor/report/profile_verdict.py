@@ -98,7 +98,7 @@ def _scale_words(told: LossScale) -> str:
     start = scale(told.init_scale) if told.init_scale is not None else "not given"
     if told.needed:
         return f"{start}, and a scaler is needed; {span}"
-    return f"{start}, though no scaler is needed: without one nothing is lost that matters; {span}"
+    return f"{start}, though no scaler is needed: without one hardly anything is lost; {span}"
 
 
 def _first(met: FirstNonfinite) -> tuple[str, str]:
