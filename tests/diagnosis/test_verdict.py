@@ -8,7 +8,20 @@ from math import inf, nan
 
 import pytest
 
-from amp_doctor.diagnosis.profile import WEIGHT_GRAD, Device, Layer, OptimizerLog, Profile, Site, Steps
+from amp_doctor.diagnosis.profile import (
+    WEIGHT_GRAD,
+    Device,
+    Layer,
+    Operator,
+    OptimizerLog,
+    Outcome,
+    Precision,
+    Profile,
+    Replay,
+    Site,
+    Source,
+    Steps,
+)
 from amp_doctor.diagnosis.recommendation import LossScale, Recommendation, Run, Verified, to_values
 from amp_doctor.diagnosis.revise import next_best
 from amp_doctor.diagnosis.verdict import (
@@ -20,6 +33,7 @@ from amp_doctor.diagnosis.verdict import (
     lost,
     run_of,
 )
+from amp_doctor.diagnosis.written import in_float32_already, own_casts
 from amp_doctor.numerics.histogram import ExponentHistogram
 
 # 1, 1/2, 1/4, ... : ten steps.
@@ -46,6 +60,25 @@ def test_equal_losses_verify() -> None:
 )
 def test_five_percent_may_be_rounding(by: float, verdict: str) -> None:
     assert judge(FULL, run(moved(by))).verdict == verdict
+
+
+def test_a_float32_run_that_skips_its_steps_refutes_nothing() -> None:
+    told = judge(run(HALVING, skipped=10), run(HALVING, skipped=10))
+    assert told.verdict == INCONCLUSIVE
+    assert told.reason == "the FP32 run fails as well: 10 of 10 steps were skipped for infinite gradients"
+    assert judge(FULL, run(HALVING, skipped=10)).verdict == REFUTED
+
+
+def test_what_the_script_casts_itself_is_told_with_its_line() -> None:
+    div = Operator("div", "Density", Source("src/net.py", 9), "O0/float16", "underflow", "float16")
+    own = Replay(outcomes=(Outcome("O0/float16", 0.5, inf),))
+    assert own_casts(Profile(operators=(div,), replay=own)) == (
+        "; the script itself casts to half, and what goes wrong in it is div at net.py:9: that stays so without autocast"
+    )
+    assert own_casts(Profile(operators=(div,), replay=Replay())) == ""
+    assert in_float32_already(Profile(replay=own)) == ""
+    assert in_float32_already(Profile(precision=Precision(autocast=("float16",)))) == ""
+    assert "nothing to verify" in in_float32_already(Profile())
 
 
 def test_what_goes_both_ways_may_lie_farther_apart() -> None:
