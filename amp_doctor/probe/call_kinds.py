@@ -12,7 +12,7 @@ VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 # Methods that give no tensor and change none.
 QUIET = frozenset(
     "size dim numel nelement item tolist numpy stride storage_offset is_floating_point is_complex is_contiguous "
-    "element_size get_device ndimension type data_ptr untyped_storage storage is_signed is_same_size is_pinned "
+    "element_size get_device ndimension data_ptr untyped_storage storage is_signed is_same_size is_pinned "
     "is_shared register_hook register_post_accumulate_grad_hook retain_grad has_names dense_dim sparse_dim "
     "__len__ __bool__ __float__ __int__ __index__ __repr__ __format__ __hash__ __contains__ __iter__ allclose equal "
     "is_nonzero is_set_to is_inference _is_view result_type can_cast promote_types is_tensor is_same_size "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amp_doctor.probe.calls import generator_at
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,6 +21,11 @@ class OutOfTime(Exception):
 def name_of(node: fx.Node) -> str:
     """The function or method that a node calls."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def gives_no_tensor(node: fx.Node) -> bool:
+    """A generator, which each run has for itself, or the dtype of a tensor, which may be another in each."""
+    return node.target is generator_at or (node.target is getattr and node.args[1:] == ("dtype",))
 
 
 def invoke(node: fx.Node, args: Any, kwargs: Any, *, wide: bool = False) -> Any:

@@ -180,6 +180,8 @@ class Recorder(TorchFunctionMode):
         if name in VIEWS:
             return self._call(FUNCTION, getattr, lambda tensor, _: func(tensor), (args[0], name), {})
         result = func(*args, **kwargs)
+        if name == "dtype":
+            self.tape.dtypes.read(args[0], result)
         if name == "grad" and isinstance(result, Tensor):
             self._gradients[result] = self._met_gradients = True
         return result

@@ -21,7 +21,7 @@ from amp_doctor.probe.calls import generator_at
 from amp_doctor.probe.compare import Compared, compare
 from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened, within_range
 from amp_doctor.probe.flops import Flops, recurrent
-from amp_doctor.probe.graph_calls import OutOfTime, invoke, last_uses, name_of
+from amp_doctor.probe.graph_calls import OutOfTime, gives_no_tensor, invoke, last_uses, name_of
 from amp_doctor.probe.precisions import Precision, Rules
 from amp_doctor.probe.tape import UNINITIALISED
 
@@ -169,8 +169,7 @@ class _Run:
         if name in ("_set_grad_enabled", "set_rng_state"):
             invoke(node, *self._given(node, self._wide))
             return None
-        if node.target is generator_at:
-            # One each: both draw the same numbers.
+        if gives_no_tensor(node):
             for values in (self._wide, self._low):
                 values[node] = invoke(node, *self._given(node, values))
             return None

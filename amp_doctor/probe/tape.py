@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from amp_doctor.probe.asked_dtypes import AskedDtypes
 from amp_doctor.probe.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from amp_doctor.diagnosis.profile import Source
 
-LEAF, FUNCTION, METHOD, ITEM = "leaf", "function", "method", "item"
+LEAF, FUNCTION, METHOD, ITEM, DTYPE = "leaf", "function", "method", "item", "dtype"
 # Their results hold whatever memory held before.
 UNINITIALISED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_")
 # Arguments that fx prints as they are.
@@ -82,6 +83,7 @@ class Tape:
         self.notes: list[str] = []
         self.bytes = 0
         self.by_reference = False
+        self.dtypes = AskedDtypes()
         self._limit = limit
         self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
         self._explained: dict[int, int] = {}
@@ -156,6 +158,8 @@ class Tape:
         """An argument with its tensors replaced by references."""
         if isinstance(value, Tensor):
             return self.ref(value, source)
+        if isinstance(value, torch.dtype):
+            return self._dtype(value, source)
         if isinstance(value, _PLAIN) and type(value).__module__ != "numpy":
             return value
         if isinstance(value, (tuple, list)):
@@ -169,6 +173,13 @@ class Tape:
             # What the default one draws is told by its own state, as for calls that name no generator.
             return None if value is torch.default_generator else Drawn(value.get_state(), value.device)
         return value if value is Ellipsis else Opaque(value)
+
+    def _dtype(self, dtype: torch.dtype, source: Source | None) -> Any:
+        giver = self.dtypes.asked(dtype)
+        if giver is None:
+            return dtype
+        self.entries.append(Entry(DTYPE, "dtype", (self.ref(giver, source),), source=source))
+        return Ref(len(self.entries) - 1)
 
     def call(self, entry: Entry, given: list[tuple[Tensor, int]], result: Any, *, draws: bool) -> None:
         """A call has been made; `given` are its tensors with their versions before, `draws` whether it is random."""

@@ -15,7 +15,7 @@ from amp_doctor.probe.accumulation import ADDS, MANY, REDUCES
 from amp_doctor.probe.calls import generator_at
 from amp_doctor.probe.dtypes import LOW
 from amp_doctor.probe.recorded import Leaf, Recording, StepModule
-from amp_doctor.probe.tape import FUNCTION, ITEM, LEAF, Drawn, Entry, Opaque, Ref, Tape
+from amp_doctor.probe.tape import DTYPE, FUNCTION, ITEM, LEAF, Drawn, Entry, Opaque, Ref, Tape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,8 @@ class _Writer:
         args, kwargs = self._filled(entry.args), self._filled(entry.kwargs)
         if entry.kind == ITEM:
             node = graph.call_function(operator.getitem, (*args, entry.target))
+        elif entry.kind == DTYPE:
+            node = graph.call_function(getattr, (*args, entry.target))
         elif entry.kind == FUNCTION:
             node = graph.call_function(entry.target, args, kwargs)
         else:
@@ -117,7 +119,7 @@ class _Writer:
     def _switch(self, entry: Entry) -> None:
         """The modes that the call ran under, where they change."""
         graph = self._graph
-        if entry.kind == ITEM:
+        if entry.kind in (ITEM, DTYPE):
             return
         if entry.grad != self._grad:
             self._grad = entry.grad
