@@ -70,6 +70,9 @@ def ails(one: Operator) -> str:
     whose = "the gradients that its backward computes" if one.phase == "backward" else "its results"
     if one.trouble == "overflow" or (one.trouble == "accumulation" and one.amax >= FP16.overflow_threshold):
         what = "its inputs" if one.operator.endswith(INPUT) else whose
+        if one.amax < FP16.overflow_threshold:
+            # Inside it, or for a divisor that is zero: FP32's own result is no number to name.
+            return f"{what} become infinite in {short}, though they are not large in FP32"
         return f"{what} reach {magnitude(one.amax)}; FP16 ends at 65504"
     if adds_eps(one):
         return f"the eps that it adds is zero in {short}"

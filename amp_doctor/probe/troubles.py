@@ -16,6 +16,7 @@ from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.profile import Operator
 from amp_doctor.numerics.formats import BF16, FP16
 from amp_doctor.probe.accumulation import ADDS, REDUCES, grows
+from amp_doctor.probe.calls import apply_function
 from amp_doctor.probe.dtypes import LOW, dtype_name
 from amp_doctor.probe.graph_calls import name_of
 
@@ -52,6 +53,8 @@ SELECTS = frozenset(
     "clamp_min clamp_max clip abs max_pool1d max_pool2d max_pool3d adaptive_max_pool2d masked_fill masked_fill_ sort "
     "topk gather dropout".split()
 )
+# A sum or a difference of two numbers of a format never underflows: where it is zero all the same, they were equal.
+_SUMS = frozenset("add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ rsub".split())
 _ADDS_EPS = frozenset("add add_ __add__ __radd__ __iadd__ clamp clamp_min clamp_ clip maximum sub rsub".split())
 
 
@@ -118,7 +121,7 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     # What is lost beside much larger values changes little, if nobody divides by it; where the arguments are wrong
     # already, it may be that they have changed their sign.
     harmful = _WEIGHT * wrong > _LOST or _divides(one, known)
-    if lost > _LOST and harmful and name not in SELECTS and not _absorbed(one, known):
+    if lost > _LOST and harmful and name not in SELECTS | _SUMS and not _absorbed(one, known):
         return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
     if _running_sum(one) or (name not in ADDS and one.swallowed > _SWALLOWED_OF_MANY):
         return Trouble(one, ACCUMULATION, 0.4)
@@ -188,12 +191,20 @@ def place(one: Node) -> tuple[Any, ...]:
     return name_of(one.node), one.node.meta.get("layer", ""), one.node.meta.get("source")
 
 
+def _spoken(node: fx.Node, name: str) -> str:
+    """The name that a reader knows: of an `autograd.Function` that of its class, of `__add__` add."""
+    if node.target is apply_function and node.graph.owning_module is not None:
+        held = getattr(node.graph.owning_module, str(getattr(node.args[0], "target", "")), None)
+        return getattr(held, "__name__", name)
+    return name.strip("_") if name.startswith("__") else name
+
+
 def _operator(trouble: Trouble, replayed: Replayed) -> Operator:
     one = trouble.node
     name, layer, source = place(one)
     backward = trouble.gradient is not None
     seen, dtype = trouble.gradient or one.compared, one.dtype or one.node.meta.get("dtype")
-    name = name.strip("_") if name.startswith("__") else name
+    name = _spoken(one.node, name)
     return Operator(
         name + INPUT if one.cast and not backward and seen.amax < FP16.overflow_threshold else name,
         layer,
