@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.facts import INPUT
+from amp_doctor.diagnosis.nonfinite import endless_skipping, origin
 from amp_doctor.diagnosis.operators import O1_FLOAT16
-from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.profile import Source
 from amp_doctor.diagnosis.words import count
 
 if TYPE_CHECKING:
+    from amp_doctor.diagnosis.facts import Facts
     from amp_doctor.diagnosis.profile import Profile
 
-# So many skips in a row are no search for a scale any more.
-LAST = 8
 # The words of the errors that torch raises where half meets what does not take it, and of CUDA's refusal.
 _REFUSALS = (
     "unsafe to autocast",
@@ -28,13 +29,13 @@ _RAISED = re.compile(r"the script raised (?P<error>.*) \((?P<path>[^()]+):(?P<li
 _BANNED = re.compile(r"torch\.nn\.functional\.(\w+) and \S+ are unsafe to autocast")
 
 
-def failing(profile: Profile) -> str:
+def failing(known: Facts) -> str:
     """A clause that says in what the script ended, and where; empty when it came through, or computes in FP32 anyway.
 
     What a scaler skips while it looks for its scale is no end: the loss is finite again after it.
     """
-    precision = profile.precision
-    if not {*precision.autocast, *precision.weights} & set(HALF):
+    profile = known.profile
+    if not (known.use.float16 or known.use.bfloat16):
         return ""
     if refusal := refused_at(profile):
         name, source = refusal
@@ -43,18 +44,17 @@ def failing(profile: Profile) -> str:
         return f"the script ended in an error of {name}{_at(source)}, {why}"
     met = profile.first_nonfinite
     if met is not None and not (profile.loss and isfinite(profile.loss[-1])):
-        value = "NaN" if met.value == "nan" else "infinity"
-        where = f" {met.layer}" if met.layer else " the loss" if met.phase == "loss" else " the model"
-        return f"the script ended in NaN or infinities, the first of them {value} in step {met.step}, in{where}" + (
-            _at(met.source)
-        )
-    events = profile.scaler
-    if len(events) >= LAST and all(event.found_inf for event in events[-LAST:]):
-        trailing = next((n for n, event in enumerate(reversed(events)) if not event.found_inf), len(events))
-        layer = events[-1].layer
-        return f"the scaler skipped the last {count(trailing, 'step')}" + (
-            f" for what came from {layer}" if layer else ""
-        )
+        value, found = "NaN" if met.value == "nan" else "infinity", origin(known)
+        name = found.operator.removesuffix(INPUT) if found else met.operator or ""
+        line = _at(found.source if found else met.source)
+        parts = [f"from {name}{line}", f"in {met.layer}"] if name else [f"in {met.layer or 'the model'}{line}"]
+        where = ", ".join(part for part in parts if part != "in ")
+        return f"the script ended in NaN or infinities, the first of them {value} in step {met.step}, {where}"
+    if any(endless_skipping(known)):
+        skipped = [event for event in profile.scaler if event.found_inf]
+        blamed = Counter(event.layer for event in skipped if event.layer).most_common(1)
+        cause = f" for what came from {blamed[0][0]}" if blamed else ""
+        return f"the scaler skipped {len(skipped)} of {count(len(profile.scaler), 'step')}{cause}"
     return ""
 
 

@@ -67,7 +67,7 @@ def would_change(known: Facts, verdict: Verdict, dtype: str, *, fits: bool) -> t
         said.append("some tensors were sampled: a rare large value may have been missed")
     if dtype == "float16":
         where = "another layer" if any(peak.overflows for peak in known.peaks) else "some layer"
-        skips = "" if failing(profile) else ", or infinities that keep the scaler skipping,"
+        skips = "" if failing(known) else ", or infinities that keep the scaler skipping,"
         said.append(f"an output beyond 65504 in {where}{skips} would call for BF16")
     elif dtype == "bfloat16" and verdict.loss_scale.admissible is not None:
         other = "FP16 with the loss scale above" if fits else "FP32, as FP16 does not fit"

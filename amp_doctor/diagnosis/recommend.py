@@ -88,10 +88,10 @@ def _mended(known: Facts, keep: tuple[KeepFP32, ...], dtype: str, why: str) -> t
 
     An error at a line says nothing about the numbers. Layers and operators for FP32 are what mends the others.
     """
-    ended, use, here = failing(known.profile), known.use, machine(known.profile.device)
+    ended, use, here = failing(known), known.use, machine(known.profile.device)
     if not ended:
         lines = [one.name for one in refused(known)] if dtype != "float32" else []
-        return dtype, f"{why}, once {listed(lines)} is changed, which autocast refuses" if lines else why
+        return dtype, f"{why}, once {listed(lines)} is changed" if lines else why
     if refused_at(known.profile):
         why = "what was counted before it fits FP16" if dtype == "float16" and not keep else why
         return dtype, f"{ended}: mend that first; {why}"

@@ -29,6 +29,12 @@ def test_nan_at_the_end_is_to_be_mended_first(device: object) -> None:
     assert not any("every output fits" in reason for reason in found.reasons)
 
 
+def test_the_line_is_that_of_the_operator_where_one_is_known() -> None:
+    exp = Operator("exp", "fc1", Source("src/net.py", 3), "O0/float16", "overflow", "float16", 3.8e9)
+    half = replace(HEALTHY, precision=Precision(weights=("float16",)), first_nonfinite=NAN, operators=(exp,))
+    assert "NaN in step 1, from exp at net.py:3, in fc1: mend that first" in recommend(half).reasons[0]
+
+
 def test_weights_in_half_that_became_nan_are_no_reason_for_float16() -> None:
     ended = replace(HEALTHY, precision=Precision(weights=("float16",)), first_nonfinite=NAN, device=CPU)
     assert recommend(ended).dtype == "bfloat16"
@@ -47,7 +53,7 @@ def test_skipping_to_the_end_is_to_be_mended_first() -> None:
     found = recommend(replace(AS_IS, scaler=SKIPS))
     assert (found.dtype, found.reasons[0].partition(";")[0]) == (
         "bfloat16",
-        "the scaler skipped the last 20 steps for what came from fc2: mend that first",
+        "the scaler skipped 20 of 20 steps for what came from fc2: mend that first",
     )
     # An operator that was found by trying is what mends it: FP16 may stay, and has been seen to skip already.
     line = Source("src/net.py", 9)
