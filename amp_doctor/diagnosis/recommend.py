@@ -71,6 +71,8 @@ def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdic
         if known.use.float16 and healthy and not _skips_to_the_end(profile):
             return "float16", "the script runs in FP16 already, and nothing is lost that a scaler would not save"
         return "bfloat16", f"{here.name} has native BF16, which needs no loss scale"
+    if known.use.only_bfloat16 and not here.known:
+        return "bfloat16", "the script runs in BF16 already, which needs no loss scale"
     if healthy:
         return "float16", "every gradient that matters fits FP16 at one loss scale, and every output fits as it is"
     if here.known:

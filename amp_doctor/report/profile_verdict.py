@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.outcomes import float16_fails
+from amp_doctor.diagnosis.trust import trusted
 from amp_doctor.report.amounts import scale
 from amp_doctor.report.layout import labelled, paragraph
 from amp_doctor.report.text import Line, clean, counted
@@ -74,7 +76,8 @@ def verdict(sheet: Sheet) -> list[Line]:
         label, words = "in float32", "{}: {}"
     else:
         row("init_scale", f"none, {advice.dtype} needs none")
-        row("float16?", f"init_scale {scaled}")
+        fails = float16_fails(trusted(sheet.profile), kept)
+        row("float16?", "no, the replayed step does not come out right in it" if fails else f"init_scale {scaled}")
         label, words = "", "would need {} in float32: {}"
     for index, one in enumerate(kept[:NAMED]):
         row("" if index else label, words.format(one.name, one.reason))

@@ -96,6 +96,9 @@ def test_the_machine_counts(device: Device, healthy: str, overflowing: str) -> N
 def test_what_runs_well_in_half_stays_as_it_is() -> None:
     assert recommend(replace(HEALTHY, device=H200, precision=HALF)).dtype == "float16"
     assert recommend(replace(OVERFLOWING, device=H200, precision=HALF)).dtype == "bfloat16"
+    wide = replace(HEALTHY, precision=Precision(("bfloat16",), False, ("float32",), calibrated=True))
+    assert recommend(replace(wide, device=CPU)).reasons[0].startswith("the script runs in BF16 already")
+    assert recommend(replace(wide, device=T4)).dtype == "float16"
 
 
 def test_layers_that_overflow_and_who_reads_them_stay_in_float32() -> None:

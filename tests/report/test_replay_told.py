@@ -117,6 +117,16 @@ def test_a_healthy_run_is_told_in_few_lines() -> None:
         assert "loss off  gradients off" in text(other)
 
 
+def test_that_float16_fails_stands_where_its_loss_scale_would() -> None:
+    fails = replace(REPLAY, keep=(), outcomes=(Outcome("O1/float16", 1e-4, float("inf")),))
+    well = replace(SICK, layers=SICK.layers[:1], first_nonfinite=None, operators=(), replay=fails)
+    told = to_profile_text(well, [], replace(recommend(well), dtype="bfloat16"), width=100, color=False)
+    assert "float16?:   no, the replayed step does not come out right in it" in told
+    assert "float16?:   init_scale" in to_profile_text(
+        replace(well, replay=None), [], replace(recommend(well), dtype="bfloat16"), width=100, color=False
+    )
+
+
 def test_what_only_the_replay_has_seen_is_called_so() -> None:
     one = Operator("mul", "attn", Source("m.py", 3), "O1/float16", "precision", "float16", 2.0, 0.0, 0.4)
     plain = replace(PROFILE, operators=(one,), precision=replace(SICK.precision, autocast=(), weights=("float32",)))
