@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.nonfinite import origin
 from amp_doctor.diagnosis.operators import O0_FLOAT16, O1_BFLOAT16, O1_FLOAT16, REFUSED, adds_eps, ails, spoiled, tried
+from amp_doctor.diagnosis.outcomes import coarser
 from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.registry import Draft, symptom
 from amp_doctor.diagnosis.underflow import vanishing
@@ -60,7 +61,8 @@ def loses(facts: Facts) -> Iterable[Draft]:
             return False
         if chosen and one.precision == O1_FLOAT16:
             return one in chosen  # the rest comes from these
-        return one.phase == "forward" and spoiled(facts.profile, one.precision)
+        changed = spoiled(facts.profile, one.precision) or (one.precision == O1_BFLOAT16 and coarser(facts.profile))
+        return one.phase == "forward" and changed
 
     yield from _drafts(facts, matters, lambda one: f"{ails(one)}: {_CURES.get(one.trouble, _CURE)}")
 

@@ -50,21 +50,21 @@ class Examined:
     outcomes: tuple[Outcome, ...] = ()
 
 
-def examine(recording: Recording, seconds: float, scale: float = SCALE) -> Examined:
+def examine(recording: Recording, seconds: float, scale: float = SCALE, *, bfloat16: bool = False) -> Examined:
     """Replay in FP32, as written, and under O1 in both dtypes, O2 and O3, for at most so many seconds.
 
-    `scale` is the loss scale to begin with.
+    `scale` is the loss scale to begin with; `bfloat16` says that the script itself uses that.
     """
     if not recording.losses:
         return Examined(notes=(_NO_BACKWARD,))
     if not recording.exact:
         return Examined(notes=(_TOO_LARGE,))
-    return _Examination(recording, time.monotonic() + seconds, scale).result()
+    return _Examination(recording, time.monotonic() + seconds, scale, bfloat16=bfloat16).result()
 
 
 class _Examination:
-    def __init__(self, recording: Recording, deadline: float, scale: float) -> None:
-        self._recording, self._deadline, self._scale = recording, deadline, scale
+    def __init__(self, recording: Recording, deadline: float, scale: float, *, bfloat16: bool) -> None:
+        self._recording, self._deadline, self._scale, self._bfloat16 = recording, deadline, scale, bfloat16
         self._replays: list[Replayed] = []
         self._found: dict[Precision, tuple[Trouble, ...]] = {}
         self._kept: tuple[Operator, ...] | None = ()
@@ -102,13 +102,17 @@ class _Examination:
         self._kept = operators(first, found) if found is not None else None
 
     def _told(self) -> tuple[Operator, ...]:
-        """The worst of each precision, of those that no milder one has told of the same line."""
+        """The worst of each precision, of those that no milder one has told of the same line.
+
+        What the script itself uses is told first, and beside what FP16 would do there.
+        """
         told: list[Operator] = []
         replays = {one.precision: one for one in self._replays}
-        for precision in _TOLD:
+        own = (O1_BF16,) if self._bfloat16 else ()
+        for precision in (*own, *(one for one in _TOLD if one not in own)):
             if precision in replays:
                 found = operators(replays[precision], self._found[precision])
-                known = {_title(one) for one in told}
+                known = {_title(one) for one in told if one.precision not in [other.name for other in own]}
                 told += _worth_telling([one for one in found if _title(one) not in known], precision)
         return tuple(told[:_MOST])
 

@@ -121,7 +121,8 @@ class Replaying:
                 most = _MOST_OF_RANKS if several else _MOST
                 seconds = min(most, max(_SECONDS, _SHARE * profile.seconds))
                 with Alone() if several else nullcontext():
-                    examined = examine(recording, seconds, _scale(profile))
+                    own = "bfloat16" in profile.precision.autocast
+                    examined = examine(recording, seconds, _scale(profile), bfloat16=own)
             finally:
                 session.active = active
             notes += [*recording.notes, *examined.notes]

@@ -112,3 +112,13 @@ def test_a_refusal_weighs_as_much_as_it_has_done() -> None:
     assert severity(banned, half) == ["warning"]
     for precision in (half, replace(half, autocast=("bfloat16",))):
         assert severity(replace(banned, precision=""), precision) == ["error"]
+
+
+def test_gradients_that_are_wrong_in_bfloat16_alone_are_news_for_a_script_that_uses_it() -> None:
+    brain = Precision(("bfloat16",), False, ("float32",))
+    off = replace(OFF, precision="O1/bfloat16")
+    wrong = Replay(outcomes=(Outcome("O1/bfloat16", 0.08, 0.7), Outcome("O1/float16", 0.01, 0.08)))
+    assert codes(off, OFF, replay=wrong, precision=brain) == [("AMP618", "norm", 12)]
+    assert codes(off, OFF, replay=wrong) == []
+    mild = Replay(outcomes=(Outcome("O1/bfloat16", 0.08, 0.2), Outcome("O1/float16", 0.01, 0.08)))
+    assert codes(off, OFF, replay=mild, precision=brain) == []

@@ -52,3 +52,16 @@ def test_a_bound_of_zero_is_no_eps_and_what_is_left_of_a_difference_does_not_und
     assert worst(lambda x: (x - x.mean(1, keepdim=True)).float().square().mean()) == ()
     found = worst(lambda x: ((x + 60) * (x + 60) - (x + 60).square()).float().square().mean())
     assert not [one for one in found if one.trouble == "underflow"]
+
+
+def test_a_script_in_bfloat16_hears_of_a_line_in_both_dtypes() -> None:
+    def step() -> None:
+        torch.manual_seed(0)
+        x = nn.Linear(8, 32)(torch.randn(16, 8))
+        ((x + 1000) - (0.5 * x + 1000)).float().square().mean().backward()
+
+    recording = record(step)
+    both = ["O1/bfloat16", "O1/float16"]
+    assert {one.precision for one in examine(recording, seconds=60).operators if one.operator == "sub"} == {both[1]}
+    found = examine(recording, seconds=60, bfloat16=True).operators
+    assert [one.precision for one in found if one.operator == "sub" and one.precision[:2] == "O1"] == both
