@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from amp_doctor.diagnosis.activations import float32_under_autocast, makes_half
 from amp_doctor.diagnosis.facts import INPUT, MASKS, OVERFLOWS, Facts
 from amp_doctor.diagnosis.failing import refused_at
-from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, spoiled, tried
+from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, beside, spoiled, tried
 from amp_doctor.diagnosis.recommendation import KeepFP32
 from amp_doctor.diagnosis.words import magnitude
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from amp_doctor.diagnosis.profile import Operator, Profile
+
+_BESIDE = "what goes wrong there is computed from its result, which must not be rounded before"
 
 
 def forward(known: Facts) -> tuple[KeepFP32, ...]:
@@ -49,7 +51,8 @@ def forward(known: Facts) -> tuple[KeepFP32, ...]:
         reader = _reader(known.profile, peak.layer)
         if reader is not None:
             found.append(KeepFP32(reader, f"it reads {peak.layer}, whose values FP16 cannot hold"))
-    return merged(found, (_kept(one, known.profile) for one in left))
+    joined = (KeepFP32(layer, _BESIDE, operator, whole=False) for layer, operator in beside(known.profile))
+    return merged(found, (_kept(one, known.profile) for one in left), joined)
 
 
 def refused(known: Facts) -> tuple[KeepFP32, ...]:

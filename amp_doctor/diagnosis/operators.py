@@ -26,6 +26,16 @@ def tried(profile: Profile) -> tuple[Operator, ...]:
     return tuple(one for one in profile.operators if one.precision == O1_FLOAT16 and _called(one) in names)
 
 
+def beside(profile: Profile) -> tuple[tuple[str, str], ...]:
+    """The layers and operators, each with its line, that had to be exempted with them although no harm arises there."""
+    known = {_called(one) for one in profile.operators}
+    names = profile.replay.keep if profile.replay is not None and tried(profile) else ()
+    return tuple(
+        (layer if colon else "", operator if colon else layer)
+        for layer, colon, operator in (one.partition(": ") for one in names if one not in known and " at " in one)
+    )
+
+
 def _called(one: Operator) -> str:
     return f"{one.layer}: {one.operator}" if one.layer else one.operator
 

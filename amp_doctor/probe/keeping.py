@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from math import floor, isfinite, log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from amp_doctor.numerics.formats import FP16
+from amp_doctor.probe.backward_troubles import backward_troubles
 from amp_doctor.probe.graph_calls import OutOfTime
 from amp_doctor.probe.replay import Replayed, replay
-from amp_doctor.probe.troubles import PRECISION, Trouble, place, troubles
+from amp_doctor.probe.troubles import BESIDE, PRECISION, Trouble, place, troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from amp_doctor.probe.precisions import Precision
     from amp_doctor.probe.recorded import Recording
+    from amp_doctor.probe.replay import Node
 
 # What a GradScaler begins with; and the most that a loss in half can be multiplied by.
 SCALE = 65536.0
@@ -25,8 +27,10 @@ _SCALE_OF_HALF = 32768.0
 _STEP = 16
 # So far may the gradients of a step, and its loss, be from FP32's.
 TOLERANCE = 0.1
-# So many troubled operators are tried in FP32.
+# So many troubled operators are tried in FP32 at first; so many times others join them, up to so many in all.
 _TRIED = 8
+_ROUNDS = 6
+_MOST = 20
 
 
 def scaled(
@@ -72,29 +76,67 @@ def within(replayed: Replayed) -> bool:
 def kept(
     recording: Recording, replayed: Replayed, found: Sequence[Trouble], deadline: float, scale: float = SCALE
 ) -> tuple[Trouble, ...] | None:
-    """The fewest of the troubled operators that bring the step back when they are in FP32; None when not all do.
+    """The fewest operators that bring the step back when they are in FP32; None when no set was found that does.
 
-    Those that are not needed are given up one by one; when time is up, those that are left stay. OutOfTime when not
-    even all together could be tried.
+    It begins with the troubled ones; while they do not do, what goes wrong all the same joins them, or what it reads.
+    Those that are not needed are given up one by one, of those that only joined the matrix products first; when time is
+    up, those that are left stay. OutOfTime when none has been found by then.
     """
     if within(replayed):
         return ()
-    groups = [(one, _alike(one, replayed)) for one in found[:_TRIED]]
 
-    def helps(chosen: list[tuple[Trouble, frozenset[str]]]) -> bool:
-        names = frozenset().union(*(names for _, names in chosen))
-        return within(scaled(recording, replayed.precision, deadline, names, scale))
+    def tried(chosen: Iterable[Trouble]) -> Replayed:
+        names = frozenset[str]().union(*(_alike(one, replayed) for one in chosen))
+        return scaled(recording, replayed.precision, deadline, names, scale)
 
-    if not groups or not helps(groups):
-        return None
+    groups = _healing({place(one.node): one for one in found[:_TRIED]}, tried)
+    order = groups[::-1]
+    order.sort(key=lambda one: (one.trouble != BESIDE, not one.node.flops))
     try:
-        for one in reversed(groups[:]):
+        for one in order:
             fewer = [other for other in groups if other is not one]
-            if fewer and helps(fewer):
+            # One of those that go wrong stays, of which the others are told.
+            if any(other.trouble != BESIDE for other in fewer) and within(tried(fewer)):
                 groups = fewer
     except OutOfTime:
         pass
-    return tuple(one for one, _ in groups)
+    return tuple(groups) or None
+
+
+def _healing(chosen: dict[tuple[Any, ...], Trouble], tried: Callable[[Iterable[Trouble]], Replayed]) -> list[Trouble]:
+    """A set that brings the step back, found by growing `chosen`; empty when there is none."""
+    for _ in range(_ROUNDS):
+        result = tried(chosen.values()) if chosen else None
+        if result is None:
+            break
+        if within(result):
+            return list(chosen.values())
+        before = len(chosen)
+        for one in (*troubles(result), *backward_troubles(result)):
+            if place(one.node) not in chosen:
+                chosen[place(one.node)] = one
+                continue
+            for read in _read_by(one.node, result, chosen):
+                chosen.setdefault(place(read), Trouble(read, BESIDE, 0.0))
+        if not before < len(chosen) <= _MOST:
+            break
+    return []
+
+
+def _read_by(one: Node, replayed: Replayed, chosen: Collection[tuple[Any, ...]]) -> list[Node]:
+    """The calls nearest above that are not in FP32 yet: from them it has its error, to them it hands its gradient."""
+    known = {other.node: other for other in replayed.nodes}
+    found: list[Node] = []
+    waiting, met = list(one.inputs), set()
+    while waiting:
+        node = waiting.pop()
+        if node in known and node not in met:
+            met.add(node)
+            if place(known[node]) not in chosen:
+                found.append(known[node])
+            else:
+                waiting += known[node].inputs
+    return found
 
 
 def _alike(trouble: Trouble, replayed: Replayed) -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from torch.overrides import _get_current_function_mode_stack
@@ -16,6 +17,7 @@ from torch.overrides import _get_current_function_mode_stack
 from amp_doctor.diagnosis.profile import Replay
 from amp_doctor.probe.recordable import OTHER_RANK, Alone, ranks, unrecordable
 from amp_doctor.probe.traces import INSTALLED
+from amp_doctor.probe.troubles import BESIDE
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator, Profile, Source
@@ -173,12 +175,20 @@ def _summary(examined: Examined) -> Replay:
         first.aligned,
         first.speed,
         first.assumptions,
-        tuple(f"{one.layer}: {one.operator}" if one.layer else one.operator for one in examined.kept or ()),
+        tuple(map(_called, examined.kept or ())),
         examined.exact,
         {"O0": first.activations_fp32, **levels},
         examined.outcomes,
         lines=_lines(examined.replays[0]),
     )
+
+
+def _called(one: Operator) -> str:
+    """Layer and operator; one that no finding tells of with its line."""
+    name = f"{one.layer}: {one.operator}" if one.layer else one.operator
+    if one.trouble != BESIDE or one.source is None:
+        return name
+    return f"{name} at {PurePath(one.source.path).name}:{one.source.line}"
 
 
 def _lines(replayed: Replayed) -> tuple[Source, ...]:

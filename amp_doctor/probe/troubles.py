@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 OVERFLOW, UNDERFLOW, PRECISION, ACCUMULATION = "overflow", "underflow", "precision", "accumulation"
 # Infinities where FP32 has none.
 OVERFLOWS = (OVERFLOW, ACCUMULATION)
+# No trouble of its own: it stays in FP32 for the sake of another.
+BESIDE = "beside"
 BANNED, UNSUPPORTED = "banned", "unsupported"
 # A share of elements that an operator may lose, and how far above its inputs' its error must be to be its own.
 _LOST = 0.02

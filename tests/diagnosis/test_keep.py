@@ -147,3 +147,10 @@ def test_a_mask_that_does_no_harm_needs_no_float32() -> None:
     harm = (Outcome("O1/float16", 0.5, 0.9), GOOD[1])
     found = recommend(replace(replayed(mask, keep=("attn: where",), outcomes=harm), device=T4))
     assert [one.operator for one in found.keep_fp32] == ["where"]
+
+
+def test_what_had_to_join_an_operator_in_float32_is_told_with_its_line() -> None:
+    found = recommend(replace(replayed(CANCELS, keep=("attn: sub", "attn: mul at model.py:25")), device=T4))
+    assert [one.name for one in found.keep_fp32] == ["sub at model.py:26, in attn", "mul at model.py:25, in attn"]
+    assert "#     mul at model.py:25, in attn: " in found.snippet
+    assert recommend(replace(replayed(keep=("attn: mul at model.py:25",)), device=T4)).keep_fp32 == ()

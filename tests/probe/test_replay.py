@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,11 +15,14 @@ from amp_doctor.probe.graph_calls import name_of
 from amp_doctor.probe.keeping import within
 from amp_doctor.probe.precisions import O1_BF16, O1_FP16, O2_FP16, O3_FP16, PRECISIONS, WRITTEN
 from amp_doctor.probe.replay import replay
-from amp_doctor.probe.troubles import troubles
+from amp_doctor.probe.troubles import BESIDE, troubles
 from tests.probe import operator_illnesses
 from tests.probe.operator_illnesses import ILLNESSES
 from tests.probe.recorded_zoo_more import ZOO
 from tests.probe.test_record import prepared, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LINES = Path(operator_illnesses.__file__).read_text("utf-8").splitlines()
 
@@ -177,3 +181,36 @@ def test_of_a_run_that_breaks_at_once_the_first_step_is_replayed() -> None:
     assert (worst.operator, worst.trouble, worst.layer) == ("exp", "overflow", "1")
     assert probe.profile.first_nonfinite is not None
     assert (probe.profile.first_nonfinite.step, probe.profile.first_nonfinite.layer) == (1, "1")
+
+
+def fast_norm(x: torch.Tensor) -> torch.Tensor:
+    mean = x.mean(-1, keepdim=True)
+    square = (x * x).mean(-1, keepdim=True)
+    variance = square - mean * mean
+    return (x - mean) * torch.rsqrt(variance.clamp(min=0) + 1e-3)
+
+
+def weighted_mean(x: torch.Tensor) -> torch.Tensor:
+    weights = torch.relu(x.view(32, 4, 16)) * 1e-3
+    return (weights * x.view(32, 4, 16).tanh()).mean(1) / (weights.mean(1) + 1e-10)
+
+
+@pytest.mark.parametrize(("used", "gives_it"), [(fast_norm, {"mul", "mean"}), (weighted_mean, {"mul", "mean"})])
+def test_what_feeds_the_operator_that_goes_wrong_joins_it_in_fp32(
+    used: Callable[[torch.Tensor], torch.Tensor], gives_it: set[str]
+) -> None:
+    torch.manual_seed(0)
+    first, last = nn.Linear(10, 64), nn.LazyLinear(1)
+    nn.init.constant_(first.bias, 24.0 if used is fast_norm else 0.0)
+    x = torch.randn(32, 10)
+
+    def step() -> None:
+        last(used(first(x))).square().mean().backward()
+
+    step()
+    examined = examine(record(step), seconds=60)
+    assert examined.kept
+    joined = {one.operator for one in examined.kept if one.trouble == BESIDE}
+    assert joined
+    assert joined <= gives_it
+    assert len(examined.kept) <= 4
