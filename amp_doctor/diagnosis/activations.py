@@ -44,6 +44,11 @@ def float32_under_autocast(layer: Layer) -> bool:
     return layer.type in _FLOAT32 or layer.type.endswith(_FLOAT32_ENDINGS) or is_loss(layer)
 
 
+def hands_on(layer: Layer) -> bool:
+    """True for a class of torch.nn that computes in whatever arrives: float32 behind a layer that is kept so."""
+    return layer.type in _FOLLOWS
+
+
 def makes_half(layer: Layer) -> bool:
     """True for a class whose work is a matrix product or a convolution."""
     return not float32_under_autocast(layer) and (

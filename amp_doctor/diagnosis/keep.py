@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.activations import float32_under_autocast, makes_half
+from amp_doctor.diagnosis.activations import float32_under_autocast, hands_on, makes_half
 from amp_doctor.diagnosis.facts import INPUT, MASKS, OVERFLOWS, Facts
 from amp_doctor.diagnosis.failing import refused_at
 from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, beside, spoiled, tried
@@ -51,6 +51,8 @@ def forward(known: Facts) -> tuple[KeepFP32, ...]:
         reader = _reader(known.profile, peak.layer)
         if reader is not None:
             found.append(KeepFP32(reader, f"it reads {peak.layer}, whose values FP16 cannot hold"))
+    mended = {one.name for one in (*found, *(_kept(one, known.profile) for one in left)) if one.whole and one.operator}
+    found = [one for one in found if one.operator or not _behind(one.layer, mended, known.profile)]
     joined = (KeepFP32(layer, _BESIDE, operator, whole=False) for layer, operator in beside(known.profile))
     return merged(found, (_kept(one, known.profile) for one in left), joined)
 
@@ -86,6 +88,19 @@ def _kept(one: Operator, profile: Profile) -> KeepFP32:
 def _is_root(name: str, profile: Profile) -> bool:
     """A whole model in FP32 is no island: a root bears the name of its class, and a script's own code none."""
     return not name or any(layer.name == name == layer.type for layer in profile.layers)
+
+
+def _behind(name: str, mended: set[str], profile: Profile) -> bool:
+    """Whether a layer only hands on what one gives that was tried in FP32: then it is given FP32, and needs no more."""
+    called = sorted((one for one in profile.layers if one.order >= 0), key=lambda one: one.order)
+    at = next((place for place, one in enumerate(called) if one.name == name), -1)
+    for one in reversed(called[: at + 1]):
+        if one.name in mended:
+            return one.name != name
+        inside = any(other.name.startswith(f"{one.name}.") for other in called)
+        if not inside and not hands_on(one):
+            break
+    return False
 
 
 def _reader(profile: Profile, name: str) -> str | None:

@@ -58,3 +58,6 @@ def test_wo_is_found_with_its_line_and_recommended_for_float32(kind: str) -> Non
     assert replay.keep == (f"{LAYER}: linear",)
     assert LAYER in [one.layer for one in probe.recommendation.keep_fp32]
     assert LAYER in [one.layer for one in probe.findings]
+    assert f"{LAYER.removesuffix('.DenseReluDense.wo')}.dropout" not in [
+        one.layer for one in probe.recommendation.keep_fp32
+    ]
