@@ -208,8 +208,22 @@ def a_weight_beyond_half() -> None:
     train(model, torch.optim.SGD(model.parameters(), 0.01), batch, ce)
 
 
-@ill("AMP608 0", "AMP609 -")
+@ill("AMP609 -")
+def a_scale_below_one() -> None:
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=0.25)
+    for _ in range(25):
+        x, y = classes()
+        optimizer.zero_grad()
+        scaler.scale(ce(model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@ill("AMP608 0")
 def a_scale_that_dies() -> None:
+    """That it is below 1 in the end follows from the skipping."""
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
