@@ -20,6 +20,8 @@ QUIET = frozenset(
     "get_default_dtype is_grad_enabled set_default_dtype manual_seed get_rng_state set_rng_state seed "
     "_set_grad_enabled _record_function_enter_new _record_function_exit._RecordFunction".split()
 )
+# Where the functions are at home that exchange tensors with other ranks.
+COLLECTIVES = "torch.distributed.distributed_c10d"
 _BLIND = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 

@@ -19,8 +19,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils.data import dataloader
 from torch.utils.weak import WeakIdKeyDictionary
 
-from amp_doctor.probe.call_kinds import OPENED, QUIET, VIEWS
+from amp_doctor.probe.call_kinds import COLLECTIVES, OPENED, QUIET, VIEWS
 from amp_doctor.probe.calls import apply_function
+from amp_doctor.probe.careful import Careful
 from amp_doctor.probe.names import Names, calling_line
 from amp_doctor.probe.patches import Patches
 from amp_doctor.probe.random_calls import may_draw
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amp_doctor.probe.recorded import Recording
-
-# So many calls of torch are recorded at most.
-_MOST = 50_000
 
 
 class Recorder(TorchFunctionMode):
@@ -60,7 +58,7 @@ class Recorder(TorchFunctionMode):
         self._modules: list[nn.Module] = []
         self._handles: list[Any] = []
         self._patches = Patches()
-        self._careful = _Careful(self)
+        self._careful = Careful(self)
         # Gradients, and what was made of them: clipping and the like is no part of the graph.
         self._gradients = WeakIdKeyDictionary()
         self._met_gradients = False
@@ -126,6 +124,8 @@ class Recorder(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if not self._on or name in QUIET or self._looks_away():
             return func(*args, **kwargs)
+        if getattr(func, "__module__", "") == COLLECTIVES:
+            return self._exchange(func, args, kwargs)
         if name == "__get__":
             return self._attribute(func, args, kwargs)
         if name == "__set__":
@@ -184,6 +184,15 @@ class Recorder(TorchFunctionMode):
             self.tape.dtypes.read(args[0], result)
         if name == "grad" and isinstance(result, Tensor):
             self._gradients[result] = self._met_gradients = True
+        return result
+
+    def _exchange(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Other ranks answer once: what came from them enters as a recorded value, and is not asked for again."""
+        tensors = given(kwargs.values(), given(args))
+        if any(one.requires_grad for one, _ in tensors):
+            return self._call(FUNCTION, func, func, args, kwargs)  # a replay says that it cannot be made
+        result = func(*args, **kwargs)
+        self.tape.received(one for one, _ in tensors)
         return result
 
     def _assigned(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -277,23 +286,3 @@ class Recorder(TorchFunctionMode):
         if module in self._modules:
             while self._modules.pop() is not module:
                 pass
-
-
-class _Careful:
-    """What fails inside ends the recording, never the script; entered twice a call, and so no generator."""
-
-    __slots__ = ("_recorder",)
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if isinstance(error, Exception):
-            self._recorder.give_up(error)
-            return True
-        if len(self._recorder.tape.entries) > _MOST:
-            self._recorder.give_up(RecursionError(f"it makes more than {_MOST} calls of torch"))
-        return False

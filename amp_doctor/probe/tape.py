@@ -15,6 +15,8 @@ from amp_doctor.probe.asked_dtypes import AskedDtypes
 from amp_doctor.probe.fingerprint import fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import nn
 
     from amp_doctor.diagnosis.profile import Source
@@ -151,6 +153,14 @@ class Tape:
     def forget(self, tensor: Tensor) -> None:
         """The tensor was given other values: what is known of it no longer holds."""
         self._known.pop(id(tensor), None)
+
+    def received(self, tensors: Iterable[Tensor]) -> None:
+        """They, or some of them, hold what other ranks sent, and so do their views; what has a gradient does not."""
+        places = {_storage(tensor) for tensor in tensors} - {0}
+        for known, _, _ in list(self._known.values()):
+            one = known()
+            if one is not None and not one.requires_grad and _storage(one) in places:
+                self.forget(one)
 
     # --- calls --------------------------------------------------------------------------------------------------
 

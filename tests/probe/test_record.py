@@ -198,3 +198,22 @@ def test_a_compiled_model_is_recorded_as_it_runs_eagerly_and_compiles_again_afte
     assert recording.notes == ()
     assert [node.target for node in recording.graph_module.graph.nodes].count(torch.tanh) == 1
     assert replay_exactly(recording).exact
+
+
+def test_what_other_ranks_send_is_a_recorded_value(tmp_path: Path) -> None:
+    dist, layer = torch.distributed, nn.Linear(4, 2)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+
+        def step() -> None:
+            x = torch.randn(3, 4)
+            count, gathered = torch.tensor(3), torch.zeros(2, 1)
+            dist.all_reduce(count)
+            dist.all_gather(list(gathered[:1].split(1)), x.sum().reshape(1, 1))
+            (layer(x).square().sum() * gathered.sum() / count).backward()
+
+        recording = record(step)
+    finally:
+        dist.destroy_process_group()
+    assert not [node for node in recording.graph_module.graph.nodes if "all_" in node.name]
+    assert replay_exactly(recording).exact
