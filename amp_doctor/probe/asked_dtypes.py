@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import sys
 import weakref
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,16 @@ class AskedDtypes:
             if found is not None and found[1] is dtype:
                 return found[0]()
         return None
+
+
+def chained() -> bool:
+    """Whether the call under way is followed by another on its result, which gets no name: `h.float().abs()`."""
+    frame = _outside(sys._getframe(1))
+    if frame is None:
+        return False
+    instructions, offsets = _instructions(frame.f_code)
+    after = bisect_right(offsets, frame.f_lasti)
+    return after < len(offsets) and instructions[after].opname in ("LOAD_METHOD", "LOAD_ATTR")
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:

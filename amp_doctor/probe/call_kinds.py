@@ -22,6 +22,8 @@ QUIET = frozenset(
 )
 # Where the functions are at home that exchange tensors with other ranks.
 COLLECTIVES = "torch.distributed.distributed_c10d"
+# Methods that give the tensor itself where it has the dtype already.
+CASTS = ("float", "half", "bfloat16", "to", "type", "type_as")
 _BLIND = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 

@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils.data import dataloader
 from torch.utils.weak import WeakIdKeyDictionary
 
-from amp_doctor.probe.call_kinds import COLLECTIVES, OPENED, QUIET, VIEWS
+from amp_doctor.probe.asked_dtypes import chained
+from amp_doctor.probe.call_kinds import CASTS, COLLECTIVES, OPENED, QUIET, VIEWS
 from amp_doctor.probe.calls import apply_function
 from amp_doctor.probe.careful import Careful
 from amp_doctor.probe.names import Names, calling_line
@@ -164,6 +165,8 @@ class Recorder(TorchFunctionMode):
         if entry is not None:
             with self._careful, torch._C.DisableTorchFunction():
                 tape.call(entry, tensors, result, draws=draws)
+                if target in CASTS and result is args[0] and chained():
+                    tape.same(result, entry.args[0])
         return result
 
     def _entry(self, kind: str, target: Any, args: Any, kwargs: Any) -> Entry:

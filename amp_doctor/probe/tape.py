@@ -89,6 +89,7 @@ class Tape:
         self._limit = limit
         self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
         self._explained: dict[int, int] = {}
+        self._once: dict[int, Ref] = {}
         self._handles: list[Any] = []
         self._hooked: dict[int, Entry] = {}
         self._parameters: dict[int, tuple[weakref.ref[Tensor], str]] = {}
@@ -105,8 +106,11 @@ class Tape:
     def ref(self, tensor: Tensor, source: Source | None = None) -> Ref:
         """The entry that a tensor comes from; a tensor nobody has seen made is a leaf."""
         met = self._known.get(id(tensor))
+        once = self._once.pop(id(tensor), None)
         if met is not None and met[0]() is tensor:
             version = _version(tensor)
+            if once is not None and met[2] == version:
+                return once
             if met[2] == version or self._explained.get(_storage(tensor)) == version:
                 return Ref(met[1])
         return self._leaf(tensor, source)
@@ -215,6 +219,11 @@ class Tape:
                     self._result(one, item, len(self.entries) - 1, storages)
                 elif isinstance(one, (tuple, list)):
                     self._nested(one, number, index, entry)
+
+    def same(self, tensor: Tensor, was: Ref) -> None:
+        """A cast gave the tensor that it was given: only the next call reads the cast, later ones what it was."""
+        self._once[id(tensor)] = Ref(self._known[id(tensor)][1])
+        self._map(tensor, was.number)
 
     def before(self) -> None:
         """A call that may draw random numbers is about to be made: some may have been drawn since the last."""

@@ -82,3 +82,24 @@ def test_a_dtype_that_is_named_is_a_constant() -> None:
 
     (cast,) = (one for one in replay(recorded(used), O1_FP16).nodes if one.node.name == "to")
     assert cast.dtype is torch.float32
+
+
+def test_a_cast_within_an_expression_leaves_the_tensor_what_it_was() -> None:
+    def used(h: Tensor, n: Tensor) -> Tensor:
+        level = h.float().square().mean()
+        return h / (h.abs().amax(1, keepdim=True) + 1e-8) + level
+
+    recording = recorded(used)
+    assert replay_exactly(recording).exact
+    dtypes = {one.node.name: one.dtype for one in replay(recording, O1_FP16).nodes}
+    assert dtypes["float_1"] is dtypes["square"] is torch.float32
+    assert dtypes["abs_1"] is dtypes["amax"] is torch.float16
+
+
+def test_a_cast_that_takes_the_name_is_the_tensor_from_then_on() -> None:
+    def used(h: Tensor, n: Tensor) -> Tensor:
+        h = h.float()
+        return h / (h.abs().amax(1, keepdim=True) + 1e-8)
+
+    dtypes = [one.dtype for one in replay(recorded(used), O1_FP16).nodes if one.node.name in ("abs_1", "amax")]
+    assert dtypes == [torch.float32] * 2
