@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from importlib import import_module
@@ -173,7 +174,8 @@ def _check_writable(option: str, path: str) -> None:
         with open(path, "ab"):  # noqa: PTH123
             pass
         if fresh:
-            os.unlink(path)  # noqa: PTH108
+            with contextlib.suppress(FileNotFoundError):  # another rank has tried the same
+                os.unlink(path)  # noqa: PTH108
     except OSError as error:
         raise click.UsageError(f"{option} {path}: {error.strerror or error}") from error
 

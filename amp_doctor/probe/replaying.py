@@ -47,13 +47,14 @@ class Replaying:
         self._session = session
         self._recorder: Recorder | None = None
         self._recorded: Recorder | None = None
+        self._lingering: list[Recorder] = []
         self._reason = "the run ended before its first step was over"
 
     def step_ends(self) -> None:
         """The step under way is over: if it was recorded, that was it."""
         if self._recorder is not None:
             self._recorded, self._recorder = self._recorder, None
-            self._recorded.cancel()
+            self._cancel(self._recorded)
 
     def first_forward(self) -> None:
         """A forward pass of the first step begins."""
@@ -90,8 +91,18 @@ class Replaying:
     def stop(self) -> None:
         """The run is over; a step that was not finished is no step."""
         if self._recorder is not None:
-            self._recorder.cancel()
+            self._cancel(self._recorder)
             self._recorder = None
+
+    def leave(self) -> None:
+        """Take recorders away that were cancelled inside a call, now that it is over; the last one lies on top."""
+        while self._lingering and self._lingering[-1].leave():
+            self._lingering.pop()
+
+    def _cancel(self, recorder: Recorder) -> None:
+        recorder.cancel()
+        self._lingering.insert(0, recorder)
+        self.leave()
 
     def _start(self) -> None:
         session = self._session

@@ -99,6 +99,7 @@ class Session:
         self.active = False
         self.counting = False
         self._stop_watching()
+        self.replaying.leave()
         self.steps.remove()
         self._patches.undo()
         self._eager.remove()
@@ -177,6 +178,7 @@ class Session:
         elif self.step in (1, 2, 5, 10):
             # Layers that were frozen at first.
             self.gradients.hook(module.parameters())
+        self.replaying.leave()
         if not self.step and self.counting and torch.is_grad_enabled() and not self.trial:
             self.replaying.first_forward()
         measured = self.step == min(1, self.settings.steps - 1) and self.counting and torch.is_grad_enabled()

@@ -178,11 +178,11 @@ def test_steps_without_a_backward_pass(tmp_path: Path) -> None:
 
 
 def test_a_torch_that_is_not_ours(tmp_path: Path) -> None:
-    """The script runs on; the report says why there is nothing to see."""
+    """The script runs on; the report says why there is nothing to see, and a gate does not pass."""
     write(tmp_path, "", "torch/__init__.py")
     write(tmp_path, "import torch\nprint(torch.__name__)\n")
     run = probed(tmp_path, "train.py")
-    assert (run.status, run.out, run.err, run.steps, run.ended) == (0, "torch\n", "", 0, "finished")
+    assert (run.status, run.out, run.err, run.steps, run.ended) == (2, "torch\n", "", 0, "finished")
     assert "the probe could not begin" in run.notes
 
 
