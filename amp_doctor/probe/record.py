@@ -56,8 +56,9 @@ class Recorder(TorchFunctionMode):
         # torch.compile's switch, while compiled functions run eagerly so that their calls are seen.
         self._compiled: bool | None = None
         self._on = self._installed = self._paused = False
-        # Cancelled inside a call that it was seeing, such as a backward pass with optimizers in it: torch puts it back.
-        self._lingers = False
+        # Where that was inside a call that it was seeing, such as a backward pass with optimizers in it, torch puts it
+        # back on its stack of modes after the call.
+        self.cancelled = False
         self._modules: list[nn.Module] = []
         self._handles: list[Any] = []
         self._patches = Patches()
@@ -89,6 +90,7 @@ class Recorder(TorchFunctionMode):
         if dynamo is not None:
             self._compiled, dynamo.config.disable = dynamo.config.disable, True
         self._on = self._installed = True
+        self.cancelled = False
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> Recording:
@@ -96,25 +98,16 @@ class Recorder(TorchFunctionMode):
         self.cancel()
         return graph_of(self.tape, self._names)
 
-    def leave(self) -> bool:
-        """Go from the stack of modes when it was cancelled inside a call, which is over; whether it is gone."""
-        if self._lingers and _get_current_function_mode() is self:
-            self.__exit__(None, None, None)
-            self._lingers = False
-        return not self._lingers
-
     def cancel(self) -> None:
         """See no more; twice is once."""
         self._on = False
         if not self._installed:
             return
-        self._installed = False
+        self._installed, self.cancelled = False, True
         if self._compiled is not None:
             sys.modules["torch._dynamo"].config.disable, self._compiled = self._compiled, None
         if _get_current_function_mode() is self:
             self.__exit__(None, None, None)
-        else:
-            self._lingers = True
         del _SingleLevelFunction.apply  # type: ignore[attr-defined]
         self._patches.undo()
         while self._handles:

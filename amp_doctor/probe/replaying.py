@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from torch.overrides import _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode, _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from amp_doctor.diagnosis.profile import Replay
 from amp_doctor.probe.recordable import OTHER_RANK, Alone, ranks, unrecordable
@@ -47,20 +48,22 @@ class Replaying:
         self._session = session
         self._recorder: Recorder | None = None
         self._recorded: Recorder | None = None
-        self._lingering: list[Recorder] = []
         self._reason = "the run ended before its first step was over"
 
     def step_ends(self) -> None:
         """The step under way is over: if it was recorded, that was it."""
         if self._recorder is not None:
             self._recorded, self._recorder = self._recorder, None
-            self._cancel(self._recorded)
+            self._recorded.cancel()
 
     def first_forward(self) -> None:
         """A forward pass of the first step begins."""
         begun = self._recorder is not None or self._recorded is not None
-        # A mode of the script's that is entered now and left before the step ends would take ours with it.
-        if not begun and not _get_current_function_mode_stack() and not unrecordable(self._session):
+        self.leave()
+        # A mode of the script's that is entered now and left before the step ends would take ours with it; but a
+        # default device (torch.set_default_device) lies below all others, whenever it is set or taken away.
+        entered = [mode for mode in _get_current_function_mode_stack() if not isinstance(mode, DeviceContext)]
+        if not begun and not entered and not unrecordable(self._session):
             self._start()
 
     def step_begins(self) -> None:
@@ -91,18 +94,8 @@ class Replaying:
     def stop(self) -> None:
         """The run is over; a step that was not finished is no step."""
         if self._recorder is not None:
-            self._cancel(self._recorder)
+            self._recorder.cancel()
             self._recorder = None
-
-    def leave(self) -> None:
-        """Take recorders away that were cancelled inside a call, now that it is over; the last one lies on top."""
-        while self._lingering and self._lingering[-1].leave():
-            self._lingering.pop()
-
-    def _cancel(self, recorder: Recorder) -> None:
-        recorder.cancel()
-        self._lingering.insert(0, recorder)
-        self.leave()
 
     def _start(self) -> None:
         session = self._session
@@ -111,6 +104,12 @@ class Replaying:
 
             self._recorder = Recorder(session.names, hidden=lambda: session.steps.stepping)
             self._recorder.start()
+
+    @staticmethod
+    def leave() -> None:
+        """Take recorders from the top of torch's stack of modes that are over, those of earlier sessions too."""
+        while getattr(mode := _get_current_function_mode(), "cancelled", False):
+            mode.__exit__(None, None, None)
 
     def replayed(self, profile: Profile) -> Profile:
         """The profile with the operators that the replays have found."""

@@ -82,15 +82,14 @@ def main(arguments: list[str] | None = None) -> int:
         print("no GPU: torch.cuda.is_available() is false, so nothing was checked")
         return 0
     verdicts = Verdicts(chosen.device, chosen.limit)
-    before = torch.get_default_device(), neutral_runs.DEVICE, torch.are_deterministic_algorithms_enabled()
-    torch.set_default_device(chosen.device)
+    before = neutral_runs.DEVICE, torch.are_deterministic_algorithms_enabled()
     neutral_runs.DEVICE = chosen.device
     try:
-        _all(verdicts, chosen.quick)
+        with torch.device(chosen.device):
+            _all(verdicts, chosen.quick)
     finally:
-        torch.set_default_device(before[0])
-        neutral_runs.DEVICE = before[1]
-        torch.use_deterministic_algorithms(before[2])
+        neutral_runs.DEVICE = before[0]
+        torch.use_deterministic_algorithms(before[1])
     return verdicts.close()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from amp_doctor.probe.settings import Settings
 from tests.probe.test_ranks import GROUP, torchrun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 COPIED = """\
@@ -72,16 +74,20 @@ def test_a_gpu_is_named() -> None:
     assert unrecordable(session) == ""
 
 
-def test_a_run_of_one_step_is_replayed_and_one_of_none_says_so() -> None:
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with Probe(steps=1) as probe:
-        model(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-    assert probe.profile.replay is not None
-    assert (probe.profile.replay.recorded, probe.profile.replay.exact) == (True, True)
-    with Probe(steps=1) as probe:
-        model(torch.ones(2, 4)).sum().backward()
+@pytest.mark.parametrize("enter", [nullcontext, lambda: torch.device("cpu")], ids=["", "default_device"])
+def test_a_run_of_one_step_is_replayed_and_one_of_none_says_so(
+    enter: Callable[[], AbstractContextManager[Any]],
+) -> None:
+    with enter():
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with Probe(steps=1) as probe:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        assert probe.profile.replay is not None
+        assert (probe.profile.replay.recorded, probe.profile.replay.exact) == (True, True)
+        with Probe(steps=1) as probe:
+            model(torch.ones(2, 4)).sum().backward()
     assert probe.profile.replay is not None
     assert not probe.profile.replay.recorded
     assert probe.profile.replay.reason == "the run ended before its first step was over"
