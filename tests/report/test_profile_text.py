@@ -93,6 +93,7 @@ def test_what_came_out_nan_was_not_lost() -> None:
     seen = layer.observed["weight_grad"]
     for shown, counts in (
         (False, ExponentHistogram(nan=1000)),
+        (False, ExponentHistogram(nan=1000, zeros=1000)),
         (True, seen.histogram + ExponentHistogram(nan=1000)),
     ):
         broken = replace(layer, observed={"weight_grad": replace(seen, histogram=counts)})
