@@ -133,8 +133,8 @@ class Table:
             before, after = layer.sites.get(role), layer.observed.get(role)
             if before is None or after is None or after.dtype != FP16.name:
                 continue
-            # What is NaN or infinite was not lost to rounding; a scaler skips such steps. Where everything is, the zeros
-            # beside it are those of units that are off.
+            # What is NaN or infinite was not lost to rounding; a scaler skips such steps. Where everything is, the
+            # zeros beside it are those of units that are off.
             broken = after.histogram.nan + after.histogram.inf
             finite = after.histogram.elements - broken
             if not before.histogram.nonzero or finite <= 0 or (broken and not after.histogram.nonzero):
