@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from amp_doctor.diagnosis.profile import WEIGHT_GRAD
 from amp_doctor.probe.count import countable
+from amp_doctor.probe.depth import Depth
 from amp_doctor.probe.names import calling_line
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Gradients:
         self._hooked = WeakIdKeyDictionary()
         # Whether the pass under way is one of those.
         self.inner = False
-        # Depth of nested backward passes: reentrant checkpoints start one inside another.
-        self.depth = 0
+        # Reentrant checkpoints start one backward pass inside another.
+        self.depth = Depth()
         # The loss scale in force is `scale`: 2^shift times `rest`, which is 1 for a power of two.
         self.scale = 1.0
         self.shift = 0
@@ -134,11 +135,10 @@ class Gradients:
     ) -> Any:
         self.scale, self.shift, self.rest = 1.0, 0, 1.0
         self._session.backward_starts()
-        self.depth += 1
         try:
-            result = original(tensors, *args, **kwargs)
+            with self.depth:
+                result = original(tensors, *args, **kwargs)
         finally:
-            self.depth -= 1
             if is_loss:
                 with self._session.guard("loss"), torch._C.DisableTorchFunction():
                     self._keep_loss(tensors)

@@ -17,6 +17,7 @@ from torch.amp.autocast_mode import autocast
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from amp_doctor.probe.depth import Depth
 from amp_doctor.probe.loss_scaling import LossScaling
 from amp_doctor.probe.patches import Patches
 from amp_doctor.probe.shake import Shaking
@@ -47,8 +48,7 @@ class Imposed:
         self._dtype: torch.dtype = getattr(torch, trial.dtype or "float32")
         self._session: Session | None = None
         self._region: autocast | None = None
-        self._depth = 0
-        self._backward_depth = 0
+        self._calls, self._backwards = Depth(), Depth()
         self._handles: list[RemovableHandle] = []
         from weakref import WeakKeyDictionary as Weak
 
@@ -82,7 +82,7 @@ class Imposed:
             self.scaling.session = session
             self._above.wrap(GradScaler, "__init__", self._init)
         self._above.wrap(autocast, "__enter__", self._enter)
-        self._above.replace(nn.Module, "__call__", self._call(nn.Module.__call__))
+        self._above.wrap(nn.Module, "__call__", self._call)
         self._handles.append(register_optimizer_step_pre_hook(self._steps))
 
     def remove_above(self) -> None:
@@ -119,15 +119,14 @@ class Imposed:
             session = self._session
             if session is None or not session.active:
                 return original(module, *args, **kwargs)
-            alone = self._root(module) if not self._depth and not self._backward_depth else False
-            self._depth += 1
+            alone = not self._calls and not self._backwards and self._root(module)
             try:
-                if self._stays(module):
-                    with torch.autocast(_kind(module), enabled=False):
-                        return original(module, *map(_float, args), **{key: _float(v) for key, v in kwargs.items()})
-                return original(module, *args, **kwargs)
+                with self._calls:
+                    if self._stays(module):
+                        with torch.autocast(_kind(module), enabled=False):
+                            return original(module, *map(_float, args), **{key: _float(v) for key, v in kwargs.items()})
+                    return original(module, *args, **kwargs)
             finally:
-                self._depth -= 1
                 if alone:
                     self._close()
 
@@ -152,13 +151,10 @@ class Imposed:
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not self._backward_depth:
+            if not self._backwards:
                 self._close()
-            self._backward_depth += 1
-            try:
+            with self._backwards:
                 return original(*args, **kwargs)
-            finally:
-                self._backward_depth -= 1
 
         return backward
 

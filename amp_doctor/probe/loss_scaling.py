@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from amp_doctor.probe.depth import Depth
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -34,7 +36,7 @@ class LossScaling:
     def __init__(self, init_scale: float) -> None:
         self.scale = init_scale
         self.session: Session | None = None
-        self._depth = 0
+        self._backwards = Depth()
         self._hooked = WeakIdKeyDictionary()
         self._handles: list[RemovableHandle] = []
         self._optimizers: list[Optimizer] = []
@@ -98,7 +100,7 @@ class LossScaling:
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if self._depth or not self.active or self.session is None:
+            if self._backwards or not self.active or self.session is None:
                 return original(tensors, grad_tensors, *args, **kwargs)
             if self._met:
                 self.scale *= BACKOFF
@@ -106,13 +108,12 @@ class LossScaling:
             for optimizer in self._optimizers:
                 self.hook(p for group in optimizer.param_groups for p in group["params"])
             self._used = self.scale
-            self._depth += 1
             self._raise()
             self.session.gradients.enter_scale(self._used)
             try:
-                return original(*self._scaled(tensors, grad_tensors), *args, **kwargs)
+                with self._backwards:
+                    return original(*self._scaled(tensors, grad_tensors), *args, **kwargs)
             finally:
-                self._depth -= 1
                 for parameter in list(self._raised.values()):
                     self._divided_whole(parameter)
                 # The loss that the session keeps was never multiplied.

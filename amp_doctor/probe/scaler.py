@@ -8,7 +8,7 @@ step always agree.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.amp.autocast_mode import autocast
 from torch.amp.grad_scaler import GradScaler
 
+from amp_doctor.probe.depth import Depth
 from amp_doctor.probe.dtypes import dtype_name
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Scalers:
         self._session = session
         self._patches: Patches | None = None
         self._wrapped: set[type] = set()
-        self._depth = 0
+        self._depth = Depth()
         # Scaler -> whether it scales by 1 only, decided at each `scale`.
         self._passing: WeakKeyDictionary[GradScaler, bool] = WeakKeyDictionary()
         self.autocast: set[str] = set()
@@ -115,14 +116,9 @@ class Scalers:
 
     def _call(self, original: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
         """Run a method of the scaler, with a scale of 1 while it passes losses through."""
-        self._depth += 1
-        try:
-            if self._session.active and scaler.is_enabled() and self._passing.get(scaler, False):
-                with _scaling_by_one(scaler):
-                    return original(scaler, *args, **kwargs)
+        passing = self._session.active and scaler.is_enabled() and self._passing.get(scaler, False)
+        with self._depth, _scaling_by_one(scaler) if passing else nullcontext():
             return original(scaler, *args, **kwargs)
-        finally:
-            self._depth -= 1
 
     def _mark(self, scaler: GradScaler, outputs: Any) -> None:
         """When a backward pass reaches a scaled loss, the scale of this moment is in force."""

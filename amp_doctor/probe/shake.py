@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
+from amp_doctor.probe.depth import Depth
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,24 +28,21 @@ class Shaking:
     """Multiplies each parameter by 1 plus or minus `SIZE`, once, when an outermost module that holds it is called."""
 
     def __init__(self) -> None:
-        self._depth = 0
+        self._calls = Depth()
         self._met = WeakIdKeyDictionary()
         # Of its own: the script's random numbers stay what they are. All ranks have the same.
         self._signs = torch.Generator().manual_seed(0)
 
     def install(self, patches: Patches) -> None:
         """From now on."""
-        patches.replace(nn.Module, "__call__", self._call(nn.Module.__call__))
+        patches.wrap(nn.Module, "__call__", self._call)
 
     def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not self._depth:
+            if not self._calls:
                 self._shake(module)
-            self._depth += 1
-            try:
+            with self._calls:
                 return original(module, *args, **kwargs)
-            finally:
-                self._depth -= 1
 
         return call
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
+from amp_doctor.probe.depth import Depth
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -34,14 +36,14 @@ class Widening(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._depth = 0
+        self._calls = Depth()
         self._on = False
 
     def install(self, patches: Patches) -> None:
         """From now on."""
         patches.wrap(torch, "set_default_dtype", _default)
         patches.wrap(Optimizer, "add_param_group", _optimized)
-        patches.replace(nn.Module, "__call__", self._call(nn.Module.__call__))
+        patches.wrap(nn.Module, "__call__", self._call)
         self._on = True
         self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -65,14 +67,11 @@ class Widening(TorchFunctionMode):
 
     def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._on and not self._depth:
+            if self._on and not self._calls:
                 _cast(module)
                 args, kwargs = tuple(map(_float, args)), {name: _float(value) for name, value in kwargs.items()}
-            self._depth += 1
-            try:
+            with self._calls:
                 return original(module, *args, **kwargs)
-            finally:
-                self._depth -= 1
 
         return call
 
