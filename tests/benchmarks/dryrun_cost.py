@@ -6,7 +6,6 @@ against autocast on the CPU is for processors without float16 arithmetic of thei
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own abbreviation
 
 from amp_doctor.probe.dryrun import DryRun
-from tests.benchmarks.probe_cost import Bar, ratio
+from tests.benchmarks.bars import Bar, parser, ratio, status
 from tests.benchmarks.step_models import MODELS
 
 if TYPE_CHECKING:
@@ -62,11 +61,7 @@ BUILDS: dict[str, Build] = {**MODELS, "LSTM": lstm}
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table and a line per bar; 1 when `--check` is given and a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--models", nargs="*", default=list(BUILDS), choices=list(BUILDS))
-    parser.add_argument("--check", action="store_true")
-    chosen = parser.parse_args(arguments)
+    chosen = parser(__doc__, ROUNDS, BUILDS).parse_args(arguments)
     torch.set_num_threads(1)
     native = _native_float16()
     bars = []
@@ -80,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not native and CPU_HALF in seconds:
             bars.append(Bar(f"{name}, {DRY}, against {CPU_HALF}", ratio(seconds[DRY], seconds[CPU_HALF]), 0.2))
     print(*bars, sep="\n")
-    return int(chosen.check and not all(bar.holds for bar in bars))
+    return status(bars, check=chosen.check)
 
 
 def measured(build: Build, rounds: int) -> dict[str, list[float]]:

@@ -22,7 +22,8 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 
 from amp_doctor.probe import Probe
-from tests.benchmarks.probe_cost import count_bar, measured, ratio, step_bars, timed
+from tests.benchmarks.bars import ratio
+from tests.benchmarks.probe_cost import count_bar, measured, step_bars, timed
 from tests.benchmarks.step_models import MODELS
 from tests.probe import neutral_runs
 from tests.probe.fixture_models import FILES, kept_models, load, mismatches, run, title

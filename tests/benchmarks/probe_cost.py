@@ -7,14 +7,12 @@ count; its ratio to the plain step of the same round is taken, and the medians o
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import cProfile
 import io
 import pstats
 import sys
 import time
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -22,6 +20,7 @@ import torch
 
 from amp_doctor.probe import Probe, count
 from amp_doctor.probe.count import Tally
+from tests.benchmarks.bars import Bar, parser, ratio, status
 from tests.benchmarks.step_models import MODELS
 
 if TYPE_CHECKING:
@@ -45,34 +44,15 @@ WAYS = (PLAIN, FULL, EVERY_10, DEBUG, ANOMALY)
 COUNTING = "counting / clone"
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A ratio that is to stay at or below a limit."""
-
-    name: str
-    value: float
-    limit: float
-
-    @property
-    def holds(self) -> bool:
-        return self.value <= self.limit
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.value:.2f}, to be at most {self.limit:.2f}: {'holds' if self.holds else 'MISSED'}"
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table and a line per bar; 1 when `--check` is given and a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--cpu-time", action="store_true", help="processor seconds: steadier on a busy machine")
-    parser.add_argument("--without-numba", action="store_true", help="count as it goes where Numba is not installed")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--profile", action="store_true")
-    chosen = parser.parse_args(arguments)
+    line = parser(__doc__, ROUNDS, MODELS)
+    line.add_argument("--device", default="cpu")
+    line.add_argument("--steps", type=int, default=STEPS)
+    line.add_argument("--cpu-time", action="store_true", help="processor seconds: steadier on a busy machine")
+    line.add_argument("--without-numba", action="store_true", help="count as it goes where Numba is not installed")
+    line.add_argument("--profile", action="store_true")
+    chosen = line.parse_args(arguments)
     if chosen.without_numba:
         count.loop = None
     print("counted by operators of torch" if count.loop is None else "counted in one pass, with Numba")
@@ -91,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         bars += step_bars(name, ratios)
     bars.append(count_bar(chosen.device, chosen.rounds, clock))
     print(*bars, sep="\n")
-    return int(chosen.check and not all(bar.holds for bar in bars))
+    return status(bars, check=chosen.check)
 
 
 def step_bars(name: str, ratios: Mapping[str, float]) -> list[Bar]:
@@ -129,11 +109,6 @@ def count_bar(device: str, rounds: int, clock: Clock, elements: int = ELEMENTS) 
         cloned.append(timed(values.clone, device, clock))
         counted.append(timed(lambda: tally.add(values), device, clock))
     return Bar(f"{COUNTING}, {elements:,} elements", ratio(counted, cloned), 2.0)
-
-
-def ratio(some: list[float], plain: list[float]) -> float:
-    """The median over the rounds of what was taken over what the plain step took in the same round."""
-    return median(one / other for one, other in zip(some, plain, strict=True))
 
 
 def timed(work: Callable[[], object], device: str, clock: Clock) -> float:

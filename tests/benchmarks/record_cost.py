@@ -7,7 +7,6 @@ recorded step of a process, for which Python has everything to fetch. `--check` 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from statistics import median
@@ -19,8 +18,8 @@ from torch.nn import functional as F  # noqa: N812 - torch's own abbreviation
 
 from amp_doctor.probe.names import Names
 from amp_doctor.probe.record import Recorder
+from tests.benchmarks.bars import Bar, parser, ratio, status
 from tests.benchmarks.dryrun_cost import BUILDS
-from tests.benchmarks.probe_cost import Bar, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,11 +52,7 @@ MODELS = {**BUILDS, "perceptron": perceptron}
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table and a line per bar; 1 when `--check` is given and a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--check", action="store_true")
-    chosen = parser.parse_args(arguments)
+    chosen = parser(__doc__, ROUNDS, MODELS).parse_args(arguments)
     torch.set_num_threads(1)
     bars = []
     print(f"{'':12}{'step':>14}{'recorded':>24}{'first time':>14}{'graph':>14}")
@@ -71,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         bars.append(Bar(f"{name}, recorded", cost, BAR))
     print(*bars, sep="\n")
-    return int(chosen.check and not all(bar.holds for bar in bars))
+    return status(bars, check=chosen.check)
 
 
 def measured(model: nn.Module, step: Step, rounds: int) -> tuple[list[float], list[float], float, float]:

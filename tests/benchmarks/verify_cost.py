@@ -5,7 +5,6 @@ Processor seconds of all processes, start-up included, one thread each; `--check
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from amp_doctor.diagnosis.profile import Device, Precision, Profile, Steps
 from amp_doctor.diagnosis.recommendation import LossScale, Recommendation
 from amp_doctor.probe.verify import Command, verify
-from tests.benchmarks.probe_cost import Bar
+from tests.benchmarks.bars import Bar, parser, status
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -57,10 +56,7 @@ for _ in range(int(sys.argv[3])):
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a line per script; 1 when `--check` is given and a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--check", action="store_true")
-    chosen = parser.parse_args(arguments)
+    chosen = parser(__doc__, ROUNDS).parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["PYTHONPATH"] = str(ROOT)
     bars = []
@@ -71,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
                 ratios = [_ratio(place, size, amp) for _ in range(chosen.rounds)]
                 bars.append(Bar(f"{size}, written in {amp}: proof / plain run", median(ratios), LIMIT))
                 print(bars[-1], flush=True)
-    return int(chosen.check and not all(bar.holds for bar in bars))
+    return status(bars, check=chosen.check)
 
 
 def _ratio(place: str, size: str, amp: str) -> float:
