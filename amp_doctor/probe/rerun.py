@@ -4,21 +4,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import amp_doctor
 from amp_doctor.diagnosis.profile import Profile
-from amp_doctor.diagnosis.serial import from_values
-from amp_doctor.errors import ProfileError
 from amp_doctor.probe.fresh import TIMED_OUT, Job
+from amp_doctor.probe.saving import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from torch._C._distributed_c10d import TCPStore
 
     from amp_doctor.probe.fresh import Fresh
     from amp_doctor.probe.trial import Trial
@@ -81,8 +81,8 @@ def rerun(fresh: Fresh, command: Command, trial: Trial, steps: int, *, dry_run: 
         try:
             ended = fresh.run(jobs, SECONDS + PATIENCE * seconds)
         except KeyboardInterrupt:
-            return Rerun(_read(file) or Profile(), cut=True)
-        return _judged(_read(file), jobs, ended)
+            return Rerun(read(file) or Profile(), cut=True)
+        return _judged(read(file), jobs, ended)
 
 
 def _judged(profile: Profile | None, jobs: list[Job], ended: list[tuple[int, int]]) -> Rerun:
@@ -93,14 +93,6 @@ def _judged(profile: Profile | None, jobs: list[Job], ended: list[tuple[int, int
     told = "it did not come to its end, and was ended" if status == TIMED_OUT else _last_words(jobs[first].said)
     told = told or f"the process ended with status {status}{'' if profile else ' and no profile'}"
     return Rerun(profile or Profile(), told if not first else f"rank {first}: {told}")
-
-
-def _read(file: str) -> Profile | None:
-    try:
-        with open(file, encoding="utf-8") as stream:
-            return from_values(json.load(stream), file)
-    except (OSError, ValueError, ProfileError):
-        return None
 
 
 def _last_words(file: str) -> str:
@@ -124,7 +116,7 @@ def environment_of(given: Mapping[str, str]) -> dict[str, str]:
 # --- several ranks ----------------------------------------------------------------------------------------------------
 
 
-def _store(ranks: int) -> Any:
+def _store(ranks: int) -> TCPStore | None:
     """What the agent of torchrun keeps for its ranks, on a port that is free."""
     if ranks < 2:
         return None
@@ -133,7 +125,7 @@ def _store(ranks: int) -> Any:
     return TCPStore("127.0.0.1", 0, ranks, is_master=True, wait_for_workers=False)
 
 
-def _of_rank(rank: int, command: Command, store: Any) -> dict[str, str]:
+def _of_rank(rank: int, command: Command, store: TCPStore | None) -> dict[str, str]:
     """The environment of a rank, as torchrun makes it for the only node of a job."""
     made = environment_of(command.environment)
     if store is None:

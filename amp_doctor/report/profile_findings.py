@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_doctor.report.layout import labelled, paragraph
-from amp_doctor.report.text import Line, clean, counted, place
+from amp_doctor.report.text import Line, clean, counted, headline, place
 
 if TYPE_CHECKING:
     from amp_doctor.finding import Finding
@@ -31,17 +31,10 @@ def findings_lines(sheet: Sheet) -> list[Line]:
 
 
 def _finding(finding: Finding, width: int) -> list[Line]:
-    severity = finding.severity.value
-    heading: Line = [
-        (f"{place(finding)}: ", "path"),
-        (severity, severity),
-        (f" {finding.code}", severity),
-        (f" {finding.name}", "name"),
-    ]
     # A message that names its layer itself needs no second mention.
     named = finding.layer and finding.layer not in finding.message
     return [
-        heading,
+        headline(finding),
         *(labelled("layer", finding.layer, "name", width) if named and finding.layer else []),
         *paragraph(finding.message, width),
     ]

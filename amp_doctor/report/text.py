@@ -85,6 +85,17 @@ def place(finding: Finding) -> str:
     return located(finding.path, finding.span, finding.cell)
 
 
+def headline(finding: Finding) -> Line:
+    """`train.py:3:5: error AMP201 clip-before-unscale`."""
+    severity = finding.severity.value
+    return [
+        (f"{place(finding)}: ", "path"),
+        (severity, severity),
+        (f" {finding.code}", severity),
+        (f" {finding.name}", "name"),
+    ]
+
+
 def located(path: str, span: Span, cell: int | None) -> str:
     """`path:line:column` or `path:cell 3:line:column`."""
     inside = f"cell {cell}:" if cell is not None else ""

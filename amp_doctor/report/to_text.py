@@ -9,7 +9,7 @@ from amp_doctor.finding import Applicability
 from amp_doctor.report.frame import frame
 from amp_doctor.report.layout import labelled, paragraph
 from amp_doctor.report.summary import fixable, sentence, shown
-from amp_doctor.report.text import Line, clean, counted, place, rendered
+from amp_doctor.report.text import Line, clean, counted, headline, rendered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,13 +58,7 @@ def _header(path: str, findings: list[Finding], width: int) -> Line:
 
 
 def _finding(finding: Finding, sources: Mapping[str, str], width: int) -> list[Line]:
-    severity = finding.severity.value
-    heading: Line = [
-        (f"{place(finding)}: ", "path"),
-        (severity, severity),
-        (f" {finding.code}", severity),
-        (f" {finding.name}", "name"),
-    ]
+    heading = headline(finding)
     if finding.fix is not None:
         heading.append((" [fixable]", "fix"))
     message = paragraph(finding.message, width)
