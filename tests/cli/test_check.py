@@ -52,13 +52,9 @@ WHERE = Source("engine.py", 8)
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "engine.py").write_text(ENGINE)
-    return tmp_path
+def project(here: Path) -> None:
+    (here / "train.py").write_text(TRAIN)
+    (here / "engine.py").write_text(ENGINE)
 
 
 @pytest.fixture

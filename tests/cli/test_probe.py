@@ -21,6 +21,7 @@ from amp_doctor.cli.probe import MODES
 from amp_doctor.diagnosis.serial import from_values
 from amp_doctor.probe import run, settings
 from amp_doctor.probe.run import Target
+from tests.cli.terminal import shown
 from tests.conftest import ROOT
 from tests.invoke import Done, amp_doctor
 from tests.report.samples import HEAD, SICK
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amp_doctor.diagnosis.profile import Profile
+
+pytestmark = pytest.mark.usefixtures("here")
 
 WELL = replace(SICK, layers=(HEAD,), operators=(), first_nonfinite=None, loss=(1.0, 0.5), scaler=())
 TRAIN = """\
@@ -44,14 +47,6 @@ for step in range(9):
     optimizer.step()
     print("step", step)
 """
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
 
 
 class Runner:
@@ -310,17 +305,10 @@ def test_json_goes_into_a_file_while_the_script_has_the_terminal(here: Path) -> 
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
     with (here / "report.json").open("w") as file:
         done = subprocess.run(command, env=environment, stdout=file, stderr=theirs, check=False)
-    os.close(theirs)
-    written = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            written += chunk
-    except OSError:  # how Linux says that the other end was closed
-        pass
-    os.close(ours)
+    screen = shown(theirs, ours)
     assert done.returncode == 0
     assert json.loads((here / "report.json").read_text())["profile"]["steps"]["attempted"] == 4
-    lines = [line.rpartition("\x1b[K")[2].rpartition("\r")[2] for line in written.decode().split("\r\n")]
+    lines = [line.rpartition("\x1b[K")[2].rpartition("\r")[2] for line in screen.split("\r\n")]
     assert lines == [f"arguments [] gc {gc_of_python()}", "step 0", "step 1", "step 2", ""]
 
 

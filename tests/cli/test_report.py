@@ -20,15 +20,9 @@ from tests.conftest import ROOT
 from tests.invoke import amp_doctor
 from tests.report.samples import HEAD, SICK
 
+pytestmark = pytest.mark.usefixtures("here")
+
 WELL = replace(SICK, layers=(HEAD,), operators=(), first_nonfinite=None, loss=(1.0, 0.5), scaler=())
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
 
 
 def saved(name: str, profile: Profile) -> str:

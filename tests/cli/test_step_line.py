@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from amp_doctor.cli.progress import ERASE, PAUSE, WAITING, StepLine
+from tests.cli.terminal import shown
 from tests.conftest import ROOT
 
 
@@ -159,15 +160,7 @@ def on_terminal(code: str, script: str) -> str:
     environment.pop("WORLD_SIZE", None)
     command = ["sh", "-c", script, sys.executable, code]
     subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, check=True)
-    os.close(theirs)
-    written = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            written += chunk
-    except OSError:  # how Linux says that the other end was closed
-        pass
-    os.close(ours)
-    return written.decode()
+    return shown(theirs, ours)
 
 
 STEPS = """\
