@@ -4,8 +4,6 @@ Every run passes here, most of them without a configuration file, so what only s
 paths are strings: pathlib alone takes a tenth of a run on one small file.
 """
 
-# ruff: noqa: PTH100, PTH109, PTH118, PTH119, PTH120
-
 from __future__ import annotations
 
 import os
@@ -186,7 +184,7 @@ def checked_codes(selectors: tuple[str, ...]) -> tuple[str, ...]:
 
 def _bytes(file: str) -> bytes | None:
     try:
-        with open(file, "rb") as stream:  # noqa: PTH123
+        with open(file, "rb") as stream:
             return stream.read()
     except (FileNotFoundError, NotADirectoryError):
         return None

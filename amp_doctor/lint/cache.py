@@ -4,7 +4,6 @@ JSON and not pickle: a cache that came with a repository must not be able to run
 """
 
 # Thousands of files are asked about, and Path objects would double the time of a run that finds all in the cache.
-# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH112, PTH116, PTH117, PTH118, PTH119, PTH120, PTH123
 
 from __future__ import annotations
 

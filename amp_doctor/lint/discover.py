@@ -1,7 +1,6 @@
 """Paths of the command line -> the files to lint, each once, and what could not be looked into."""
 
 # A walk asks about thousands of paths, and Path objects would double its time.
-# ruff: noqa: PTH100, PTH112, PTH116, PTH120
 
 from __future__ import annotations
 

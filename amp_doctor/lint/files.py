@@ -1,7 +1,6 @@
 """Files as the system has them: their bytes, what is wrong with them, how reports call them."""
 
 # Every run passes here, and pathlib would take longer to load than a small file to be read.
-# ruff: noqa: PTH100, PTH114
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Patterns in the syntax of .gitignore, where they stand, and which paths they keep out of a walk."""
 
 # A walk asks about thousands of paths, and Path objects would double its time.
-# ruff: noqa: PTH110, PTH112, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _quoted(sources: Mapping[str, Source]) -> dict[str, str]:
 
 
 def _source(path: str, texts: Mapping[str, bytes]) -> Source | None:
-    raw = texts.get(os.path.abspath(path))  # noqa: PTH100
+    raw = texts.get(os.path.abspath(path))
     try:
         return read_source(path) if raw is None else parse_source(raw, path)
     except ReadError:

@@ -3,8 +3,6 @@
 Most runs meet few files that mention mixed precision, or none: what analysis needs is loaded when there is one.
 """
 
-# ruff: noqa: PTH100, PTH112, PTH113, PTH118, PTH120
-
 from __future__ import annotations
 
 import os

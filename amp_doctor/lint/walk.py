@@ -1,7 +1,6 @@
 """A directory -> the Python files in it that nothing excludes, told to `Found`."""
 
 # A walk asks about thousands of paths, and Path objects would double its time.
-# ruff: noqa: PTH118
 
 from __future__ import annotations
 

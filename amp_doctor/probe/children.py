@@ -5,8 +5,6 @@ A spawned child starts without our hooks, a forked one with hooks that must be f
 profile in a file.
 """
 
-# ruff: noqa: PTH110, PTH118
-
 from __future__ import annotations
 
 import os

@@ -6,8 +6,6 @@ ends with it. On Linux they are forked from a process that has imported torch an
 script sets what torch reads when it is imported. Elsewhere they are started one by one.
 """
 
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import json

@@ -29,7 +29,7 @@ def stage(target: Target) -> Iterator[None]:
     """`sys.argv`, `sys.path[0]` and `sys.modules["__main__"]` as the script expects them, and back again."""
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
     _before[:] = _before or sys.modules.values()
-    first = os.getcwd() if target.path is None else os.path.dirname(os.path.realpath(target.path))  # noqa: PTH109, PTH120
+    first = os.getcwd() if target.path is None else os.path.dirname(os.path.realpath(target.path))
     sys.argv = [target.path or "-m", *target.arguments]
     if not path_is_safe():
         # Ours is the directory of the console script, or the current one under `python -m amp_doctor`.
@@ -82,7 +82,7 @@ def _keep_findable() -> None:
     """Spawned children must be able to import this package, also from a checkout that is not installed."""
     name = amp_doctor.__name__
     if importlib.machinery.PathFinder.find_spec(name, sys.path) is None:
-        sys.path.append(os.path.dirname(os.path.dirname(absolute(amp_doctor.__file__))))  # noqa: PTH120
+        sys.path.append(os.path.dirname(os.path.dirname(absolute(amp_doctor.__file__))))
 
 
 def others_of(known: set[threading.Thread]) -> list[threading.Thread]:

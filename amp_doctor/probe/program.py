@@ -3,8 +3,6 @@
 Follows `Modules/main.c` and `runpy`: scripts, directories and zip files with a `__main__.py`, compiled files, and `-m`.
 """
 
-# ruff: noqa: PTH109, PTH110, PTH112, PTH117, PTH118, PTH120, PTH123 - paths are joined as Python itself joins them
-
 from __future__ import annotations
 
 import importlib.util

@@ -4,8 +4,6 @@ Lightning's `ddp` strategy runs the very same script once more per device. Such 
 script and is a rank like any other: it stops at the same step, and its profile reaches rank 0 by the process group.
 """
 
-# ruff: noqa: PTH100, PTH119, PTH120
-
 from __future__ import annotations
 
 import json

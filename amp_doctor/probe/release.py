@@ -44,9 +44,9 @@ def _own() -> list[ModuleType]:
     """The modules that lie beside the script: what is installed stays, for others may use it."""
     paths = sysconfig.get_paths()
     installed = tuple(os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep  # noqa: PTH120
+    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
     before = {id(module) for module in loaded_before()}
-    homes = tuple(os.path.join(os.path.realpath(home), "") for home in _homes())  # noqa: PTH118
+    homes = tuple(os.path.join(os.path.realpath(home), "") for home in _homes())
     found = []
     anything: list[Any] = list(sys.modules.values())
     for module in anything:
@@ -60,7 +60,7 @@ def _own() -> list[ModuleType]:
 
 def _homes() -> list[str]:
     files = [getattr(main, "__file__", None) for main in kept()]
-    return [os.path.dirname(os.path.abspath(file)) for file in files if isinstance(file, str)]  # noqa: PTH100, PTH120
+    return [os.path.dirname(os.path.abspath(file)) for file in files if isinstance(file, str)]
 
 
 def _empty(module: ModuleType) -> None:

@@ -1,7 +1,5 @@
 """One run of a proof: the script once more in fresh processes, as a Trial says; its profile, and how it failed."""
 
-# ruff: noqa: PTH100, PTH118, PTH120, PTH123
-
 from __future__ import annotations
 
 import os

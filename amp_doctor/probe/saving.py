@@ -1,7 +1,5 @@
 """`--profile FILE`: the profile as JSON, replaced in one step, so that a killed run leaves the last whole one."""
 
-# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, PTH123
-
 from __future__ import annotations
 
 import json

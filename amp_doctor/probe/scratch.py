@@ -1,8 +1,6 @@
 """`--scratch DIR`: the script runs in a copy of the working directory, and leaves the original as it was."""
 
 # Paths are compared and joined as strings, as Python and the script see them.
-# ruff: noqa: PTH100, PTH102, PTH103, PTH108, PTH109, PTH110, PTH115, PTH116, PTH117, PTH118, PTH119, PTH120, PTH123
-# ruff: noqa: PTH202, PTH211
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Streams:
     @staticmethod
     def _fresh(stream: Any, kept: int) -> TextIO:
         encoding = getattr(stream, "encoding", None) or "utf-8"
-        return open(os.dup(kept), "w", encoding=encoding, errors="backslashreplace")  # noqa: PTH123
+        return open(os.dup(kept), "w", encoding=encoding, errors="backslashreplace")
 
     @staticmethod
     def _works(stream: Any, kept: int) -> bool:

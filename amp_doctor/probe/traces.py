@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-HOME = os.path.dirname(os.path.abspath(amp_doctor.__file__)) + os.sep  # noqa: PTH100, PTH120
+HOME = os.path.dirname(os.path.abspath(amp_doctor.__file__)) + os.sep
 
-_OVERRIDES = os.sep + os.path.join("torch", "overrides.py")  # noqa: PTH118
+_OVERRIDES = os.sep + os.path.join("torch", "overrides.py")
 
 # Where the standard library and installed packages are.
 _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")

@@ -64,7 +64,7 @@ class Writes:
             def save(*args: Any, **kwargs: Any) -> Any:
                 target = args[position] if len(args) > position else kwargs.get(keyword)
                 path = _path_of(target)
-                replaced = isinstance(target, (str, os.PathLike)) and os.path.exists(target)  # noqa: PTH110
+                replaced = isinstance(target, (str, os.PathLike)) and os.path.exists(target)
                 result = original(*args, **kwargs)
                 if path is not None:
                     self.files.append(Written(path, self._stopped(), replaced))
