@@ -10,8 +10,9 @@ from amp_doctor.diagnosis.arithmetic import swallowed_share
 from amp_doctor.diagnosis.failing import failing
 from amp_doctor.diagnosis.gradients import FLOOR_EXPONENT, lost
 from amp_doctor.diagnosis.memory import computed
+from amp_doctor.diagnosis.operators import O1_FLOAT16, outcome
 from amp_doctor.diagnosis.profile import UPDATE, WEIGHT, Site
-from amp_doctor.diagnosis.scale import CAP, FEW
+from amp_doctor.diagnosis.scale import FEW, ceiling
 from amp_doctor.diagnosis.words import count, listed, magnitude, percent, scale_words
 from amp_doctor.numerics.formats import FP16
 from amp_doctor.numerics.histogram import ExponentHistogram
@@ -96,9 +97,17 @@ def _scale_reasons(known: Facts, verdict: Verdict) -> list[str]:
             if not verdict.exempt
             else f"without the layers kept in FP32, loss scales from {low} to {high} are admissible"
         )
-        if verdict.capped:
-            said.append(f"init_scale is capped at {scale_words(CAP)}, as apex did; torch's scaler grows by itself")
+        if scale.admissible[1] == ceiling(known.profile) < known.largest_scale:
+            said.append(_end_of_scaling(known))
     return said
+
+
+def _end_of_scaling(known: Facts) -> str:
+    """Why gradients that could be multiplied by more are not."""
+    seen = outcome(known.profile, O1_FLOAT16)
+    if seen is not None and seen.half_loss:
+        return "the loss is FP16 itself, which a larger scale takes to infinity: computed in FP32 it would allow more"
+    return "a larger scale would leave the range of FP32 when the loss is multiplied or the gradients are divided"
 
 
 def _bands(counts: ExponentHistogram) -> tuple[float, float]:

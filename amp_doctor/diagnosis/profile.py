@@ -225,7 +225,7 @@ class Outcome:
 
     Infinities are mended where they arise: the errors are those of the rest. `gradient_error` is None when the backward
     pass was not replayed; `overflows` counts the operators whose result overflows, `casts` those to or from half;
-    `loss_scale` is the one the backward pass ran under.
+    `loss_scale` is the one the backward pass ran under; `half_loss` the largest gradient of a loss that is float16.
     """
 
     precision: str
@@ -234,6 +234,7 @@ class Outcome:
     overflows: int = 0
     casts: int = 0
     loss_scale: float = 1.0
+    half_loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, too_coarse
 from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails
 from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
-from amp_doctor.diagnosis.scale import Verdict, few, loss_scale
+from amp_doctor.diagnosis.scale import Verdict, ceiling, few, loss_scale
 from amp_doctor.diagnosis.snippet import snippet
 from amp_doctor.diagnosis.trust import NOT_EXACT, distrusted
 from amp_doctor.diagnosis.underflow import vanishing
@@ -31,7 +31,7 @@ def recommend(profile: Profile) -> Recommendation:
     """What to use. `loss_scale` and `keep_fp32` say what float16 would need, whichever dtype is recommended."""
     known = facts(profile)
     layers = len({one.layer.name for one in known.gradients})
-    verdict = loss_scale(known.gradients, layers)
+    verdict = loss_scale(known.gradients, layers, ceiling(known.profile))
     keep = merged(forward(known), verdict.exempt)
     # Nothing that was tried brought the replayed step back: then there is nothing to keep in FP32 either.
     lost = float16_fails(known.profile, keep)

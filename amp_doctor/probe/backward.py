@@ -58,6 +58,8 @@ class Watch:
 
     def __init__(self, scale: float) -> None:
         self.flows: dict[fx.Node, Flow] = {}
+        # The largest gradient in FP32 of a scalar that is float16: the loss scale multiplies nothing that is larger.
+        self.scalar = 0.0
         self._scale = scale
         # (call, "given" or "made", place) -> FP32's samples, one per backward pass that went through: values, their
         # distance in the gradient, and its largest magnitude.
@@ -88,7 +90,8 @@ class Watch:
                     return  # handed through
 
                 def enters(grads: Any, number: int = number, place: int = place) -> None:
-                    self._see(node, "given", place, grads[number], wide=wide)
+                    half = getattr(grads[number], "dtype", None) is torch.float16
+                    self._see(node, "given", place, grads[number], wide=wide, half=half)
 
                 function.register_prehook(enters)
                 waiting.append(function)
@@ -131,7 +134,10 @@ class Watch:
                 found = self._compared(*kept[number], grad)
                 if found is not None:
                     (flow.made if side == "made" else flow.given).append(found)
-                    flow.half = max(flow.half, found.amax if half else 0.0)
+                    if half and side == "made":
+                        flow.half = max(flow.half, found.amax)
+                    if half and grad.numel() == 1:
+                        self.scalar = max(self.scalar, found.amax)
 
     def _compared(self, wide: Tensor, stride: int, amax: float, low: Tensor) -> Compared | None:
         broken = 0

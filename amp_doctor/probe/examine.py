@@ -142,6 +142,7 @@ def _outcome(replayed: Replayed, found: tuple[Trouble, ...]) -> Outcome:
         sum(one.trouble in OVERFLOWS and one.rank >= 1 for one in found),
         sum(one.casts for one in replayed.nodes),
         replayed.scale,
+        replayed.half_loss,
     )
 
 

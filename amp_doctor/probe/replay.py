@@ -64,7 +64,8 @@ class Node:
 class Replayed:
     """A step under one precision. `losses` are pairs, FP32 and reduced; `gradients` likewise one comparison per leaf.
 
-    `gradient_error` is the norm of the difference of all gradients over that of FP32's.
+    `gradient_error` is the norm of the difference of all gradients over that of FP32's; `half_loss` is the largest
+    gradient of a scalar that is float16, as a loss may be, in true units.
     """
 
     precision: Precision
@@ -73,6 +74,7 @@ class Replayed:
     gradients: tuple[tuple[str, Compared], ...] = ()
     gradient_error: float = 0.0
     scale: float = 1.0
+    half_loss: float = 0.0
 
 
 def replay(
@@ -142,6 +144,7 @@ class _Run:
             tuple((name, one) for name, one in gradients if one is not None),
             self._gradient_error(),
             self._scale,
+            self._watch.scalar,
         )
 
     def _gradient_error(self) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import erf, sqrt
+from dataclasses import replace
+from math import erf, nan, sqrt
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_doctor.diagnosis.gradients import largest_scale, relevant, restored, smallest_scale
-from amp_doctor.diagnosis.profile import Layer, Profile, Site, Steps
+from amp_doctor.diagnosis.profile import Layer, Outcome, Profile, Replay, Site, Steps
 from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.recommendation import LossScale
 from amp_doctor.numerics.formats import FP16
@@ -51,7 +52,7 @@ def test_the_scale_is_within_one_power_of_two_of_exhaustive_casting(exponents: l
     assert found.admissible is not None
     assert found.init_scale is not None
     assert found.admissible[1] == best
-    assert found.init_scale == max(found.admissible[0], min(best / 2, 2.0**24))
+    assert found.init_scale == max(found.admissible[0], best / 2)
 
 
 @given(st.integers(-9, 9), st.integers(0, 1000))
@@ -123,12 +124,49 @@ def test_what_half_has_swallowed_is_put_back() -> None:
         assert restored(counts, scale).elements == counts.elements
 
 
-def test_a_tiny_loss_wants_more_than_the_cap() -> None:
-    found = loss_scale(normal(1e-14))
-    assert found.init_scale == found.at_least > 2**24
-    capped = recommend(run(normal(1e-9)))
-    assert capped.loss_scale.init_scale == 2**24
-    assert any("capped" in reason for reason in capped.reasons)
+@pytest.mark.parametrize("deviation", [1e-9, 1e-14, 1e-26])
+def test_a_tiny_loss_wants_a_large_scale(deviation: float) -> None:
+    tensors = [normal(deviation)]
+    found = loss_scale(*tensors)
+    assert found.admissible is not None
+    assert found.init_scale == max(found.at_least, found.admissible[1] / 2) > 2**24
+    assert found.admissible[1] == max(
+        2.0**k for k in range(120) if bool((tensors[0].double() * 2.0**k).half().isfinite().all())
+    )
+
+
+@given(st.floats(-37.5, 38), st.floats(-37.5, -34))
+@settings(max_examples=60, deadline=None)
+def test_what_a_scaler_multiplies_stays_within_float32(loss: float, amax: float) -> None:
+    """The scaled loss is finite, and so is the reciprocal, which is no subnormal number either."""
+    profile = replace(run(torch.tensor([10**amax])), loss=(10**loss, nan))
+    for scale in recommend(profile).loss_scale.admissible or ():
+        product = torch.tensor(10**loss) * torch.tensor(scale)
+        inverse = torch.tensor(scale).double().reciprocal().float()
+        assert bool(product.isfinite())
+        assert float(inverse) * scale == 1
+        assert float(inverse) >= torch.finfo(torch.float32).smallest_normal
+
+
+def test_the_end_of_float32_is_told() -> None:
+    found = recommend(replace(run(normal(1e-30)), loss=(1e20, 2e20)))
+    assert found.loss_scale.admissible is None
+    found = recommend(replace(run(normal(1e-20)), loss=(1e20, 2e20)))
+    assert found.loss_scale.admissible is not None
+    assert found.loss_scale.admissible[1] == 2.0**59 < 2.0**127 / 2e20 < 2.0**60
+    assert any("would leave the range of FP32" in reason for reason in found.reasons)
+
+
+def test_the_loss_scale_fits_a_loss_in_half() -> None:
+    replay = Replay(exact=True, outcomes=(Outcome("O1/float16", half_loss=1.0),))
+    found = recommend(replace(run(normal(1e-6)), replay=replay))
+    assert found.loss_scale.admissible is not None
+    assert found.loss_scale.admissible[1] == 2.0**15
+    assert found.loss_scale.init_scale == 2.0**14
+    assert any("the loss is FP16 itself" in reason for reason in found.reasons)
+    wide = recommend(replace(run(normal(1e-6)), replay=replace(replay, outcomes=(Outcome("O1/float16"),))))
+    assert wide.loss_scale.init_scale is not None
+    assert wide.loss_scale.init_scale > 2.0**24
 
 
 def test_one_layer_that_vanishes_is_left_in_float32() -> None:

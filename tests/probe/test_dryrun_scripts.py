@@ -295,11 +295,38 @@ def test_a_probe_inside_a_dry_run_says_so_and_calibrates_in_float32() -> None:
     assert head.observed["activation"].dtype == "float16"
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_scale_recommended_is_never_skipped_and_near_the_largest_that_is_not(name: str) -> None:
-    scale = train(name, 50, 65536.0, mode="auto").recommendation.loss_scale.init_scale
-    assert train(name, 200, scale).profile.steps.skipped == 0
-    assert train(name, 200, scale * 8).profile.steps.skipped > 0
+@pytest.mark.parametrize(("name", "factor"), [("cnn", 1.0), ("transformer", 1.0), ("transformer", 1e-7)])
+def test_the_scale_recommended_is_never_skipped_and_near_the_largest_that_is_not(name: str, factor: float) -> None:
+    scale = train(name, 50, 65536.0, factor=factor, mode="auto").recommendation.loss_scale.init_scale
+    assert train(name, 200, scale, factor=factor).profile.steps.skipped == 0
+    assert train(name, 200, scale * 8, factor=factor).profile.steps.skipped > 0
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("factor", [1.0, 1e-3])
+def test_a_loss_in_half_takes_no_larger_scale_than_half_can_hold(factor: float, scaled: bool) -> None:
+    """Its gradient is the scale. A script in float32 is told by the replay what autocast would make of the loss."""
+
+    def regress(scale: float, steps: int, *, autocast: bool) -> Any:
+        torch.manual_seed(0)
+        model, x = nn.Linear(16, 4), torch.randn(32, 16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01 / factor)
+        with DryRun(), Probe(steps=steps, mode="auto") as probe:
+            scaler = torch.amp.GradScaler("cuda", init_scale=scale, enabled=autocast)
+            for _ in range(steps):
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=HALF, enabled=autocast):
+                    out = model(x)
+                    loss = (out - x[:, :4].to(out.dtype)).abs().mean() * factor
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        return probe
+
+    found = regress(8.0, 10, autocast=scaled).recommendation.loss_scale
+    assert found.admissible[1] == 2**15
+    assert regress(found.init_scale, 20, autocast=True).profile.steps.skipped == 0
+    assert regress(found.init_scale * 4, 20, autocast=True).profile.steps.skipped > 0
 
 
 # --- whole scripts ------------------------------------------------------------------------------------------------------
