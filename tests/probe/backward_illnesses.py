@@ -5,25 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from tests.probe.small_training import step_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.probe.small_training import Calculate
 
 # Name -> trouble, operator, and the step.
 ILLNESSES: dict[str, tuple[str, str, Callable[[], None]]] = {}
 
 
-def enter(trouble: str, operator: str) -> Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
-    """`calculate` turns the output of a linear layer, 16 by 32, into a loss."""
+def enter(trouble: str, operator: str) -> Callable[[Calculate], Calculate]:
+    """The calculation makes one step, as small_training.step_of says."""
 
-    def register(calculate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        def step() -> None:
-            torch.manual_seed(0)
-            layer = nn.Linear(8, 32)
-            calculate(layer(torch.randn(16, 8))).backward()
-
-        ILLNESSES[calculate.__name__] = trouble, operator, step
+    def register(calculate: Calculate) -> Calculate:
+        ILLNESSES[calculate.__name__] = trouble, operator, step_of(calculate)
         return calculate
 
     return register

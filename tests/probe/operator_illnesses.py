@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
-from torch import Tensor, nn
+from torch import Tensor
+
+from tests.probe.small_training import step_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.probe.small_training import Calculate
 
 # Name -> precision under which it shows, the operators that may be named, and the step.
 ILLNESSES: dict[str, tuple[str, tuple[str, ...], Callable[[], None]]] = {}
@@ -17,16 +21,11 @@ ILLNESSES: dict[str, tuple[str, tuple[str, ...], Callable[[], None]]] = {}
 KEPT = torch.zeros((), dtype=torch.float16)
 
 
-def enter(precision: str, *named: str) -> Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
-    """`calculate` turns the output of a linear layer, 16 by 32, into a loss."""
+def enter(precision: str, *named: str) -> Callable[[Calculate], Calculate]:
+    """The calculation makes one step, as small_training.step_of says."""
 
-    def register(calculate: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        def step() -> None:
-            torch.manual_seed(0)
-            layer = nn.Linear(8, 32)
-            calculate(layer(torch.randn(16, 8))).backward()
-
-        ILLNESSES[calculate.__name__] = precision, named, step
+    def register(calculate: Calculate) -> Calculate:
+        ILLNESSES[calculate.__name__] = precision, named, step_of(calculate)
         return calculate
 
     return register

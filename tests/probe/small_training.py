@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Trained = Callable[[], None]
+    Calculate = Callable[[Tensor], Tensor]
 
 Batch = tuple[Tensor, Tensor]
 
@@ -46,6 +47,17 @@ def train(
         optimizer.zero_grad()
         loss(model(x), y).backward()
         optimizer.step()
+
+
+def step_of(calculate: Calculate) -> Trained:
+    """The forward and backward pass of a linear layer whose output, 16 by 32, `calculate` turns into a loss."""
+
+    def step() -> None:
+        torch.manual_seed(0)
+        layer = nn.Linear(8, 32)
+        calculate(layer(torch.randn(16, 8))).backward()
+
+    return step
 
 
 def classes() -> Batch:
