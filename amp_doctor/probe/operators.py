@@ -97,7 +97,11 @@ class OperatorLog:
         self._waiting: list[tuple[tuple[str, Any, Source | None], str, Tensor]] = []
 
     def note(self, name: str, record: Any, values: Tensor) -> None:
-        """Keep the result when it would overflow; a lone negative side is an attention mask."""
+        """Keep the result when it would overflow.
+
+        The very end of a dtype's range is the fill of a mask made from torch.finfo, such as Longformer multiplies: in
+        half it would be the end of that range.
+        """
         dtype = dtype_name(values.dtype)
         if not on_host(values.device):
             self._waiting.append(((name, record, calling_line()), dtype, values.abs().amax().float()))
@@ -118,7 +122,8 @@ class OperatorLog:
                 self._keep(key, dtype, amax)
 
     def _keep(self, key: tuple[str, Any, Source | None], dtype: str, amax: float) -> None:
-        if amax >= FP16.overflow_threshold and amax > self._found.get(key, (0.0, ""))[0]:
+        filled = amax == torch.finfo(getattr(torch, dtype)).max
+        if amax >= FP16.overflow_threshold and not filled and amax > self._found.get(key, (0.0, ""))[0]:
             self._found[key] = (amax, dtype)
 
     def operators(self, full: Callable[[Any], str]) -> tuple[Operator, ...]:

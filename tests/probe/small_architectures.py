@@ -72,6 +72,11 @@ ARCHITECTURES: dict[str, Callable[[], None]] = {
     ),
     "Gemma 2": partial(_train, "Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 16}, _tokens),
     "Mixtral": partial(_train, "MixtralForCausalLM", "MixtralConfig", {**GROUPED, "num_local_experts": 4}, _tokens),
+    # Multiplies a mask of the lowest number of FP32 by ones.
+    "Longformer": partial(
+        _train, "LongformerForMaskedLM", "LongformerConfig",
+        {**TEXT, "attention_window": 8, "max_position_embeddings": 64}, _padded,
+    ),
     "Mamba": partial(
         _train, "MambaForCausalLM", "MambaConfig",
         {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}, _tokens,
