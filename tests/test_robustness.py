@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from amp_doctor.errors import ReadError
 from amp_doctor.lint.analyse import analyse
 from amp_doctor.lint.examine import examine
-from amp_doctor.lint.machine import entries, slicing
+from amp_doctor.lint.machine import telling
 from amp_doctor.lint.project import Project
 from amp_doctor.lint.source import read_source
-from amp_doctor.lint.syntax import SyntaxFault, parse, prune
+from amp_doctor.lint.syntax import SyntaxFault, prune
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -90,9 +90,8 @@ def test_the_standard_library(part: int) -> None:
 def test_the_standard_library_taken_for_training_code(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every function is an entry and every line matters: the interpreter meets all that Python can say."""
     monkeypatch.setattr(prune, "SMALL", 10**9)
-    for module in (entries, parse, slicing):
-        monkeypatch.setattr(module, "rooted", bool)
-    monkeypatch.setattr(slicing, "strong", bool)
+    monkeypatch.setattr(telling, "rooted", bool)
+    monkeypatch.setattr(telling, "strong", bool)
     for path in standard_library()[part :: PARTS * 8]:
         assert "AMP003" not in (read(path) or []), path
 

@@ -5,5 +5,5 @@ A term becomes a value in `evaluate` (`arithmetic`, `containers`, `marks`), a va
 `loops`. A call goes through `calls`: into first-party code (`follow`, `classes`, `ducks`), to a library (`library`,
 which knows `constructors`, `training`, `builtins`, `methods`, `tensor_methods`, `functions`), or to code nobody sees
 (`escapes`). What tensors and modules are is told by `tensors`, `modules` and `ownership`; what unknown objects are, by
-`roles`. `slicing` cuts traces before they are run.
+`roles`. `slicing` cuts traces before they are run, to what mentions (`mentions`) a telling word (`telling`).
 """

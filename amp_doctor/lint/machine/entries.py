@@ -9,9 +9,8 @@ from __future__ import annotations
 from amp_doctor.lint import paths
 from amp_doctor.lint.checks.registry import Finished
 from amp_doctor.lint.fold import fold
-from amp_doctor.lint.machine import classes, follow, modules
+from amp_doctor.lint.machine import classes, follow, modules, telling
 from amp_doctor.lint.machine.interpreter import BUDGET, SHARE, Call, Interpreter, OutOfBudget
-from amp_doctor.lint.machine.slicing import rooted
 from amp_doctor.lint.objects import Class, Object, flat
 from amp_doctor.lint.project import definitions
 from amp_doctor.lint.state import Region, State
@@ -31,18 +30,18 @@ def interpret(m: Interpreter) -> None:
     leading = m.module.slicer.relevant | {
         definition.name
         for definition in m.module.classes
-        if any(rooted(f.words) or _half_by_default(f) for f in definition.methods.values())
+        if any(telling.rooted(f.words) or _half_by_default(f) for f in definition.methods.values())
     }
     try:
         for function in plain:
-            if _top_level(m, function) and (rooted(function.words) or function.words & leading):
+            if _top_level(m, function) and (telling.rooted(function.words) or function.words & leading):
                 for root in roots:
                     _run_function(m, function, root.copy())
         for function in _callers(m, plain):
             for root in roots:
                 _run_function(m, function, root.copy())
         for definition in m.module.classes:
-            if not any(rooted(function.words) for function in definition.methods.values()):
+            if not any(telling.rooted(function.words) for function in definition.methods.values()):
                 continue
             for root in roots[:2]:
                 _class(m, definition, root.copy())
@@ -67,7 +66,7 @@ def _callers(m: Interpreter, functions: list[Function]) -> list[Function]:
         function
         for function in functions
         if _top_level(m, function)
-        and not rooted(function.words)
+        and not telling.rooted(function.words)
         and function.words & makers
         and any(site.loops and site.method in makers for site in paths.calls(function.body))
     ]
@@ -214,10 +213,10 @@ def _class(m: Interpreter, definition: ClassDef, root: State) -> None:
     running = [
         function
         for name, function in definition.methods.items()
-        if name not in apart and (rooted(function.words) or function.words & m.module.slicer.relevant)
+        if name not in apart and (telling.rooted(function.words) or function.words & m.module.slicer.relevant)
     ]
     made = definition.methods.get("__init__")
-    if not running and "forward" in apart and not (made is not None and rooted(made.words)):
+    if not running and "forward" in apart and not (made is not None and telling.rooted(made.words)):
         return  # its forward is run apart, from seeds of its own
     seeds = _seeds(m, cls, receiver, root)
     for function in running:
@@ -315,7 +314,7 @@ def _forwards(m: Interpreter, root: State) -> None:
         )
         if not modules.is_module_value(receiver) or "forward" not in definition.methods:
             continue
-        if not isinstance(region, Region) and not rooted(definition.methods["forward"].words):
+        if not isinstance(region, Region) and not telling.rooted(definition.methods["forward"].words):
             continue
         for seed in _seeds(m, cls, receiver, root.copy())[:3]:
             state = seed.copy()

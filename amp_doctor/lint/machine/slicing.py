@@ -7,29 +7,23 @@ parsing are most of a real training loop, and their branches would double the pa
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from amp_doctor.lint.machine import telling
+from amp_doctor.lint.machine.mentions import Summary, leaves, mentioned, summarise, written
 from amp_doctor.lint.trace import (
-    Attr,
-    Augment,
     Bind,
     Branch,
     CallLeaf,
-    Closure,
-    Const,
     Define,
     DefineClass,
     Exit,
-    Forget,
     Function,
     Gather,
     Import,
-    Item,
     Leaf,
     Loop,
-    Name,
     Seq,
     Stmt,
     Term,
@@ -39,43 +33,7 @@ from amp_doctor.lint.trace import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-STRONG = re.compile(
-    r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|^amp|_amp$|_amp_|GradScaler|clip_grad|nullcontext|HalfTensor|custom_fwd|custom_bwd|"
-    r"^requires_grad|upcast|kbit|^grad$|zero_grad|^isnan$|^isfinite$|^deepcopy$|^state_dict$|^load_state_dict$|^autograd$|^no_grad$|^inference_mode$|^fp16|^bf16|set_default_dtype"
-)
-"""Words that make a leaf telling on their own."""
-
-ROOT = re.compile(
-    r"autocast|scaler|^scale$|unscale_|backward|^half$|float16|GradScaler|clip_grad|HalfTensor|custom_fwd|custom_bwd|set_default_dtype|_amp|^state_dict$|^load_state_dict$|^requires_grad"
-)
-"""Words that make a function worth running on its own."""
-
-STEP = re.compile(r"^step$|^update$|^optim$|^SGD$|^Adam|^LBFGS$|^RMSprop$|^to$|^float$|^cuda$|^nn$|^compile$|^trace$")
-"""Words that make a call telling."""
-
-_memo: dict[str, bool] = {}
-_roots: dict[str, bool] = {}
-
-
-def strong(word: str) -> bool:
-    """True for a word that makes a leaf telling on its own."""
-    found = _memo.get(word)
-    if found is None:
-        found = _memo[word] = bool(STRONG.search(word))
-    return found
-
-
-def rooted(words: Iterable[str]) -> bool:
-    """True when any word makes a function worth running."""
-    for word in words:
-        found = _roots.get(word)
-        if found is None:
-            found = _roots[word] = bool(ROOT.search(word))
-        if found:
-            return True
-    return False
+    from collections.abc import Iterable
 
 
 @dataclass(slots=True)
@@ -91,7 +49,7 @@ class Slicer:
     globals: set[str] = field(default_factory=set)
     cache: dict[int, Seq] = field(default_factory=dict)
     # With the leaf itself: some are made on the way, and the number of one that is gone is given to another.
-    summaries: dict[int, tuple[_Summary, Leaf]] = field(default_factory=dict)
+    summaries: dict[int, tuple[Summary, Leaf]] = field(default_factory=dict)
     flats: dict[int, list[tuple[Leaf, tuple[Term, ...]]]] = field(default_factory=dict)
 
     def slice(self, function: Function) -> Seq:
@@ -119,12 +77,14 @@ class Slicer:
         found: set[str] = set()
         for leaf, _ in self._flat(body):
             if isinstance(leaf, CallLeaf) and any(
-                strong(w.lstrip(".")) or w in self.relevant for _, v in leaf.args for w in _names(v)
+                telling.strong(w.lstrip(".")) or w in self.relevant for _, v in leaf.args for w in mentioned(v)
             ):
-                if any(word.lstrip(".") == "partial" for word in _names(leaf.func)):
+                if any(word.lstrip(".") == "partial" for word in mentioned(leaf.func)):
                     found.add(leaf.temp)
-            elif isinstance(leaf, Bind) and any(word in self.relevant or word in found for word in _names(leaf.value)):
-                found |= {name.lstrip(".") for name in _written(leaf.target) if name.startswith((".", "%"))}
+            elif isinstance(leaf, Bind) and any(
+                word in self.relevant or word in found for word in mentioned(leaf.value)
+            ):
+                found |= {name.lstrip(".") for name in written(leaf.target) if name.startswith((".", "%"))}
         return frozenset(found)
 
     def _interest(self, body: Seq) -> set[str]:
@@ -141,7 +101,7 @@ class Slicer:
                     ):
                         names |= {f"!{name}" for name in leaf.writes}
                     for term in around:
-                        names.update(_names(term))
+                        names.update(mentioned(term))
                 else:
                     waiting.append((leaf, around))
             flat = waiting
@@ -151,33 +111,33 @@ class Slicer:
     def _flat(self, body: Seq) -> list[tuple[Leaf, tuple[Term, ...]]]:
         found = self.flats.get(id(body))
         if found is None:
-            found = self.flats[id(body)] = list(_leaves(body, ()))
+            found = self.flats[id(body)] = list(leaves(body))
         return found
 
     def _telling(self, leaf: Leaf, names: set[str]) -> bool:
         return self._matters(self._summary(leaf), names)
 
-    def _matters(self, leaf: _Summary, names: set[str]) -> bool:
+    def _matters(self, leaf: Summary, names: set[str]) -> bool:
         if leaf.strong or not leaf.writes.isdisjoint(names) or not leaf.words.isdisjoint(self.relevant):
             return True
         # What a strong leaf made is followed one step on (names marked `!`).
         return self.gentle and any(f"!{name}" in names for name in leaf.reads)
 
-    def _summary(self, leaf: Leaf) -> _Summary:
+    def _summary(self, leaf: Leaf) -> Summary:
         found = self.summaries.get(id(leaf))
         if found is None:
-            found = self.summaries[id(leaf)] = (_summarise(leaf), leaf)
+            found = self.summaries[id(leaf)] = (summarise(leaf), leaf)
         return found[0]
 
     def _speaks(self, term: object) -> bool:
-        return any(strong(word.lstrip(".")) or word.lstrip(".") in self.relevant for word in _names(term))
+        return any(telling.strong(word.lstrip(".")) or word.lstrip(".") in self.relevant for word in mentioned(term))
 
     def _tells(self, body: Seq, names: set[str]) -> bool:
-        return any(not isinstance(leaf, Exit) and self._telling(leaf, names) for leaf, _ in _leaves(body, ()))
+        return any(not isinstance(leaf, Exit) and self._telling(leaf, names) for leaf, _ in leaves(body))
 
     def _worth(self, body: Seq, names: set[str]) -> bool:
         """An arm that does something telling, or leaves."""
-        return any(isinstance(leaf, Exit) or self._telling(leaf, names) for leaf, _ in _leaves(body, ()))
+        return any(isinstance(leaf, Exit) or self._telling(leaf, names) for leaf, _ in leaves(body))
 
     def _cut(self, body: Seq, names: set[str]) -> Seq:
         kept: list[Trace] = []
@@ -222,8 +182,8 @@ class Slicer:
                 return Try(at, inner, caught, rest, last)
             case With(at, context, target, body):
                 inner = self._cut(body, names)
-                wanted = self._speaks(context) or bool(set(_names(context)) & names)
-                if target is not None and _written(target) & names:
+                wanted = self._speaks(context) or bool(set(mentioned(context)) & names)
+                if target is not None and written(target) & names:
                     wanted = True
                 if not inner.items and not wanted:
                     return None
@@ -238,172 +198,21 @@ class Slicer:
                 return item if self.gentle or self._telling(item, names) else None
 
 
-@dataclass(slots=True)
-class _Summary:
-    """What a leaf says, once: its words, whether one of them is strong, what it reads and writes."""
-
-    strong: bool
-    words: frozenset[str]
-    reads: frozenset[str]
-    writes: frozenset[str]
-
-
-_ALWAYS = _Summary(True, frozenset(), frozenset(), frozenset())
-
-
-def _summarise(leaf: Leaf) -> _Summary:
-    writes: set[str] = set()
-    called: set[str] = set()
-    match leaf:
-        case Import() | Define() | DefineClass():
-            return _ALWAYS
-        case Exit(_, kind, value):
-            said = set(_names(value)) if kind == "return" else set()
-        case CallLeaf(_, temp, func, args):
-            called = {word.lstrip(".") for word in _names(func)}
-            said = called.union(*(_names(value) for _, value in args))
-            writes = {temp}
-        case Bind(_, target, value):
-            writes = _written(target)
-            said = {*_names(value), *(word for word in _names(target) if strong(word.lstrip(".")))}
-        case Augment(_, target, _, value):
-            writes = _written(target)
-            said = {*_names(value), *(word for word in _names(target) if strong(word.lstrip(".")))}
-        case Forget(_, target):
-            said, writes = set(), _written(target)
-        case _:
-            said = set(_names(leaf))
-    words = frozenset(word.lstrip(".") for word in said)
-    loud = any(strong(word) for word in words) or any(STEP.search(word) for word in called)
-    return _Summary(loud, words, frozenset(_reads(leaf)), frozenset(writes))
-
-
 def _only(body: Seq, kind: str) -> bool:
     """Nothing but exits of one kind."""
-    found = list(_leaves(body, ()))
+    found = list(leaves(body))
     return bool(found) and all(isinstance(leaf, Exit) and leaf.kind == kind for leaf, _ in found)
 
 
 def _acts(body: Seq) -> bool:
     """More than exits."""
-    return any(not isinstance(leaf, Exit) for leaf, _ in _leaves(body, ()))
+    return any(not isinstance(leaf, Exit) for leaf, _ in leaves(body))
 
 
 def _leaves_early(body: Seq) -> bool:
-    return any(isinstance(leaf, Exit) and leaf.kind != "raise" for leaf, _ in _leaves(body, ()))
+    return any(isinstance(leaf, Exit) and leaf.kind != "raise" for leaf, _ in leaves(body))
 
 
 def _definitions(body: Seq) -> bool:
     """Nothing but imports and definitions: both arms can be read without choosing."""
-    return all(isinstance(leaf, Import | Define | DefineClass) for leaf, _ in _leaves(body, ()))
-
-
-def _leaves(node: Trace, around: tuple[Term, ...]) -> Iterator[tuple[Leaf, tuple[Term, ...]]]:
-    """Every leaf, with the conditions, sources and contexts around it."""
-    match node:
-        case Seq(items):
-            for item in items:
-                yield from _leaves(item, around)
-        case Stmt(_, body):
-            yield from _leaves(body, around)
-        case Branch(_, test, then, other):
-            yield from _leaves(then, (*around, test))
-            yield from _leaves(other, (*around, test))
-        case Loop(_, head, test, target, source, body, other):
-            inner = tuple(term for term in (test, target, source) if term is not None)
-            yield from _leaves(head, around)
-            yield from _leaves(body, (*around, *inner))
-            yield from _leaves(other, around)
-        case Gather(_, temp, _, target, source, body, element):
-            yield from _leaves(body, (*around, target, source))
-            yield Bind(node.at, Name(0, temp), element), (*around, target, source)
-        case Try(_, body, handlers, other, final):
-            for part in (body, *handlers, other, final):
-                yield from _leaves(part, around)
-        case With(at, context, target, body):
-            yield Bind(at, target or Name(0, "%with"), context), around
-            yield from _leaves(body, around)
-        case _:
-            yield node, around
-
-
-def _names(term: object) -> Iterator[str]:
-    """Names and .attributes in a term."""
-    match term:
-        case Name(_, name):
-            yield name
-        case Attr(_, base, name):
-            yield f".{name}"
-            yield from _names(base)
-        case Closure(_, function):
-            yield from function.words
-        case Const(_, value):
-            if isinstance(value, str) and len(value) < 20:
-                yield value
-        case None:
-            return
-        case tuple():
-            for part in term:
-                yield from _names(part)
-        case _:
-            for slot in _SLOTS.get(type(term), ()):
-                yield from _names(getattr(term, slot))
-
-
-def _reads(leaf: Leaf) -> set[str]:
-    match leaf:
-        case Bind(_, target, value):
-            return set(_names(value)) | (set(_names(target)) if not isinstance(target, Name) else set())
-        case Augment(_, target, _, value):
-            return set(_names(value)) | set(_names(target))
-        case CallLeaf(_, _, func, args):
-            return set(_names(func)) | {name for _, value in args for name in _names(value)}
-        case Exit(_, _, value):
-            return set(_names(value))
-        case _:
-            return set(_names(getattr(leaf, "value", None)))
-
-
-def _written(target: Term) -> set[str]:
-    match target:
-        case Name(_, name):
-            return {name}
-        case Attr(_, _, name):
-            return {f".{name}"}
-        case Item(_, base, _):
-            return _written(base)
-        case _:
-            return set(_names(target))
-
-
-def _slots() -> dict[type, tuple[str, ...]]:
-    from amp_doctor.lint import trace
-
-    return {
-        trace.Item: ("base", "index"),
-        trace.Display: ("items",),
-        trace.Star: ("value",),
-        trace.Mapping: ("pairs",),
-        trace.Binary: ("left", "right"),
-        trace.Unary: ("operand",),
-        trace.Compare: ("left", "right"),
-        trace.Boolean: ("items",),
-        trace.Opaque: ("parts",),
-        trace.Evaluate: ("value",),
-    }
-
-
-_SLOTS = _slots()
-
-
-def relevant_functions(functions: Iterable[Function]) -> frozenset[str]:
-    """The first-party functions that lead to mixed precision, by name: they mention it or call one that does."""
-    table: dict[str, set[str]] = {}
-    for function in functions:
-        table.setdefault(function.name, set()).update(function.words)
-    found = {name for name, words in table.items() if rooted(words)}
-    while True:
-        more = {name for name, words in table.items() if name not in found and words & found}
-        if not more:
-            return frozenset(found - {"__init__", "<lambda>", "forward", "main"})
-        found |= more
+    return all(isinstance(leaf, Import | Define | DefineClass) for leaf, _ in leaves(body))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amp_doctor.errors import ReadError
-from amp_doctor.lint.machine.slicing import Slicer, relevant_functions, rooted
+from amp_doctor.lint.machine import telling
+from amp_doctor.lint.machine.slicing import Slicer
 from amp_doctor.lint.project import STRIDE, Module
 from amp_doctor.lint.syntax import SyntaxFault
 from amp_doctor.lint.syntax.lower import lower
@@ -26,9 +27,9 @@ def parse(source: Source, number: int, whole: bool = False) -> Module:
     tree, lines = _tree(source, whole)
     base = number * STRIDE
     lowered = lower(tree, base, number)
-    slicer = Slicer(relevant_functions(lowered.functions), gentle=len(source.code) < GENTLE)
+    slicer = Slicer(telling.relevant_functions(lowered.functions), gentle=len(source.code) < GENTLE)
     slicer.prepare(
-        (function for function in lowered.functions if rooted(function.words) or function.name == "__init__"),
+        (function for function in lowered.functions if telling.rooted(function.words) or function.name == "__init__"),
         lowered.body,
     )
     return Module(
