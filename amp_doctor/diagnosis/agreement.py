@@ -263,12 +263,12 @@ _RAN = "this line was part of the replayed step, and under autocast to float16"
 OPERATORS: dict[str, Callable[[Scene], Agreement | None]] = {
     "AMP305": _on_the_line("banned"),
     "AMP306": _on_the_line("banned"),
-    "AMP308": _on_the_line("unsupported"),
-    "AMP501": _on_the_line("overflow", "unsupported", settles=f"{_RAN} no half tensor met the constant"),
+    "AMP308": _on_the_line("unsupported", "mixed"),
+    "AMP501": _on_the_line("overflow", "mask", "unsupported", settles=f"{_RAN} no half tensor met the constant"),
     "AMP502": _on_the_line("underflow", "precision", settles=f"{_RAN} it was added to float32"),
     "AMP503": _on_the_line("overflow", "underflow", "precision", "accumulation"),
     "AMP504": _on_the_line("overflow", "precision", "accumulation"),
-    "AMP505": _on_the_line("unsupported"),
+    "AMP505": _on_the_line("unsupported", "mixed"),
     "AMP506": _on_the_line("overflow", "precision", "accumulation"),
     "AMP507": _on_the_line("underflow", "precision"),
 }

@@ -70,7 +70,6 @@ INPUT = " (input)"
 OVERFLOWS = ("overflow", "accumulation")
 # Seen in the run, as the script is written, or under autocast.
 _ASKED = ("", "O0/float16", "O1/float16")
-MASKS = ("where", "masked_fill", "masked_fill_")
 
 
 def facts(profile: Profile) -> Facts:
@@ -90,8 +89,8 @@ def _peaks(profile: Profile, use: InUse) -> Iterable[Peak]:
 
 def _operators(profile: Profile) -> Iterable[Peak]:
     for one in sorted(profile.operators, key=lambda one: -one.amax):
-        # Beyond O1 the script would have to ask for it; a mask is meant to be infinite, a gradient may be scaled down.
-        expected = one.precision not in _ASKED or one.operator in MASKS or one.phase != "forward"
+        # Beyond O1 the script would have to ask for it; a gradient may be scaled down.
+        expected = one.precision not in _ASKED or one.phase != "forward"
         if one.trouble in OVERFLOWS and not expected and one.amax >= FP16.overflow_threshold:
             name = one.operator.removesuffix(INPUT)
             what = "an input" if one.operator.endswith(INPUT) else "the result"

@@ -9,6 +9,7 @@ from amp_doctor.diagnosis.nonfinite import origin
 from amp_doctor.diagnosis.operators import O0_FLOAT16, O1_BFLOAT16, O1_FLOAT16, REFUSED, adds_eps, ails, spoiled, tried
 from amp_doctor.diagnosis.outcomes import coarser
 from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.registry import Draft, symptom
 from amp_doctor.diagnosis.underflow import vanishing
 from amp_doctor.diagnosis.words import count, magnitude
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
     from amp_doctor.diagnosis.facts import Facts
     from amp_doctor.diagnosis.profile import Operator
 
-_FILLS = frozenset(("masked_fill", "masked_fill_", "fill_", "full_like", "where"))
+_FILLS = frozenset(("masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "where", "pad"))
 _CURE = "compute it in FP32, from .float() of what it reads"
-_CURES = {"accumulation": "keep the sum in FP32"}
+_CURES = {"accumulation": "keep the sum in FP32", "collapse": "keep them as integers, or in FP32"}
 _LOSSES = ("underflow", "precision", "overflow")
 
 
 @symptom("AMP617")
 def refused(facts: Facts) -> Iterable[Draft]:
-    """What the script died of, and what one under autocast will die of; for others the verdict names what to change."""
+    """What the script died of, and what it will die of under its own autocast or under the one that is advised.
+
+    What autocast bans, and mixtures of dtypes that it brings about, say nothing against a script in FP32, and the
+    verdict names them as lines to change; a constant beyond the range and an operator without half would be as wrong in
+    a model cast to half.
+    """
     yield from _drafts(
         facts,
         lambda one: one.trouble == "banned",
@@ -38,8 +44,12 @@ def refused(facts: Facts) -> Iterable[Draft]:
         severity=Severity.ERROR,
     )
     if not set(facts.profile.precision.autocast) & set(HALF):
-        return
-    if facts.use.only_bfloat16:
+        if not facts.use.float16 and recommend(facts.profile).dtype == "float16":
+            told = "once autocast is on, as advised, {}"
+            yield from _drafts(
+                facts, lambda one: one.trouble == "unsupported", lambda one: told.format(_refusal(one)), (O1_FLOAT16,)
+            )
+    elif facts.use.only_bfloat16:
         # FP16 has been tried, too, but only what is banned is so in both.
         yield from _drafts(facts, lambda one: one.trouble == "banned", _refusal, (O1_FLOAT16,))
     else:
@@ -48,12 +58,12 @@ def refused(facts: Facts) -> Iterable[Draft]:
 
 @symptom("AMP618")
 def loses(facts: Facts) -> Iterable[Draft]:
-    """Only what changes the step: an operator without which it would come out as in FP32, or a sum that is stuck."""
+    """Only what changes the step: an operator without which it would be as in FP32; sums and counts that stick."""
     chosen = tried(facts.profile)
     vanish = {one.layer.name for one, _ in vanishing(facts)}
 
     def matters(one: Operator) -> bool:
-        if one.trouble == "accumulation":
+        if one.trouble in ("accumulation", "collapse"):
             return True
         if one.trouble not in _LOSSES or adds_eps(one) or (one.trouble == "overflow" and one.phase == "forward"):
             return False
@@ -125,7 +135,7 @@ def _refusal(one: Operator) -> str:
     if one.trouble == "banned":
         better = " (use binary_cross_entropy_with_logits, without the sigmoid)"
         return f"CUDA's autocast refuses it in half{better if one.operator == 'binary_cross_entropy' else ''}"
-    if one.operator in _FILLS and one.amax >= FP16.overflow_threshold:
-        holds = f"cannot hold {magnitude(one.amax)}"
-        return f"it raises an error in FP16, which {holds}: fill with -inf or torch.finfo(x.dtype).min"
+    if one.trouble == "unsupported" and one.amax >= FP16.overflow_threshold:
+        cure = "fill with -inf or torch.finfo(x.dtype).min" if one.operator in _FILLS else "cast with .float() before"
+        return f"it raises an error in FP16, which cannot hold {magnitude(one.amax)}: {cure}"
     return f"{ails(one)}, and raises an error: cast with .float() or .to() what it reads"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.activations import float32_under_autocast, hands_on, makes_half
-from amp_doctor.diagnosis.facts import INPUT, MASKS, OVERFLOWS, Facts
+from amp_doctor.diagnosis.facts import INPUT, OVERFLOWS, Facts
 from amp_doctor.diagnosis.failing import refused_at
-from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, beside, spoiled, tried
+from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, beside, tried
 from amp_doctor.diagnosis.recommendation import KeepFP32
 from amp_doctor.diagnosis.words import magnitude
 
@@ -27,9 +27,7 @@ _BESIDE = "what goes wrong there is computed from its result, which must not be 
 def forward(known: Facts) -> tuple[KeepFP32, ...]:
     """The layers whose output float16 cannot hold, products that would read it, and operators found by trying."""
     found: list[KeepFP32] = []
-    spoils = spoiled(known.profile, O1_FLOAT16)
-    # A mask is meant to be infinite; where it does harm, the step tells.
-    left = [one for one in tried(known.profile) if one.trouble not in REFUSED and (spoils or one.operator not in MASKS)]
+    left = [one for one in tried(known.profile) if one.trouble not in REFUSED]
     for peak in known.peaks:
         if not peak.overflows:
             continue

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 # The last is what a script makes half itself, without any setting.
 O1_FLOAT16, O1_BFLOAT16, O0_FLOAT16 = "O1/float16", "O1/bfloat16", "O0/float16"
-REFUSED = ("banned", "unsupported")
+REFUSED = ("banned", "unsupported", "mixed")
 # The operators by which an eps is added or a value is kept above one: what underflows in them is the eps.
 _ADDS_EPS = frozenset("add iadd radd clamp clamp_min clip maximum".split())
+# The first whole number whose successor is none of the format.
+_WHOLE = {"FP16": 2048, "BF16": 256}
 # What the loss and the gradients of a step may be off before a precision is said to change it.
 TOLERANCE = 0.1
 
@@ -72,10 +74,12 @@ def adds_eps(one: Operator) -> bool:
 
 def ails(one: Operator) -> str:
     """What is wrong with it in half, as a clause about `it`."""
-    short = "BF16" if one.precision.endswith("bfloat16") else "FP16"
+    short = "BF16" if "bfloat16" in (one.precision.rpartition("/")[2], one.dtype) else "FP16"
     if one.trouble == "banned":
         return "CUDA's autocast refuses it"
-    if one.trouble == "unsupported":
+    if one.trouble == "unsupported" and one.amax >= FP16.overflow_threshold:
+        return f"{short} cannot hold {magnitude(one.amax)}, and it raises an error"
+    if one.trouble in REFUSED:
         return f"it fails on what autocast hands it in {short}"
     whose = "the gradients that its backward computes" if one.phase == "backward" else "its results"
     if one.trouble == "overflow" or (one.trouble == "accumulation" and one.amax >= FP16.overflow_threshold):
@@ -88,9 +92,12 @@ def ails(one: Operator) -> str:
         return f"the eps that it adds is zero in {short}"
     if one.trouble == "underflow":
         return f"{percent(one.lost)} of {whose} vanish in {short}"
+    if one.trouble == "collapse":
+        same = f"{percent(one.lost)} of its whole numbers are the same as the next"
+        return f"{same} in {short}, which lacks some beyond {_WHOLE[short]}"
     if one.trouble == "accumulation":
-        stuck, end = ("256", "") if short == "BF16" else ("2048", " and ends at 65504")
-        return f"it adds up in {short}, which no longer notices ones beyond {stuck}{end}"
+        end = "" if short == "BF16" else " and ends at 65504"
+        return f"it adds up in {short}, which no longer notices ones beyond {_WHOLE[short]}{end}"
     return (
         f"{whose} are {percent(min(one.error, 1.0))} off in {short}" if one.error else f"{short} is too coarse for it"
     )

@@ -96,9 +96,11 @@ class Operator:
     """A torch call outside the modules of torch.nn whose result leaves a format (DESIGN section 6).
 
     `amax` is the largest magnitude of its result, in true units; `trouble` is overflow, underflow, precision,
-    accumulation (a sum over many elements that overflows or stops growing in half), banned or unsupported; `lost`,
-    `error`, `flops` and `casts` stay 0 until the step is replayed. In the phase backward, `amax`, `lost` and `error`
-    are of the gradients that the operator's backward computes.
+    accumulation (a sum over many elements that overflows or stops growing in half), collapse (whole numbers, one after
+    the other, that half cannot tell apart: `lost` is the share that equals its neighbour), mask (infinities that hide
+    what they are meant to), banned by autocast, unsupported in half, or mixed (half meets FP32, which the operator
+    refuses); `lost`, `error`, `flops` and `casts` stay 0 until the step is replayed. In the phase backward, `amax`,
+    `lost` and `error` are of the gradients that the operator's backward computes.
     """
 
     operator: str

@@ -20,7 +20,7 @@ class Compared:
     """`amax` is the largest finite magnitude in FP32; `lost` is a share of the non-zero elements, `overflowed` of all.
 
     `error` is the norm of the difference over that of the FP32 result, where both are finite; `broken` counts the
-    elements that are finite in FP32 only.
+    elements that are finite in FP32 only, `nan` those of them that are no number.
     """
 
     amax: float = 0.0
@@ -28,6 +28,7 @@ class Compared:
     lost: float = 0.0
     error: float = 0.0
     broken: int = 0
+    nan: int = 0
 
 
 def compare(wide: Tensor, low: Tensor) -> Compared:
@@ -39,16 +40,16 @@ def compare(wide: Tensor, low: Tensor) -> Compared:
         limits = torch.aminmax(wide)
         size = max(-float(limits.min), float(limits.max))
         sound = isfinite(size) and isfinite(float(low.sum(dtype=torch.float64)))
-        broken = 0
+        broken = nan = 0
         if not sound:
             finite = wide.isfinite()
-            broken = int((finite & ~low.isfinite()).sum())
+            broken, nan = int((finite & ~low.isfinite()).sum()), int((finite & low.isnan()).sum())
             size = float(wide[finite].abs().max()) if finite.any() else 0.0
         a, b = _sample(wide).double(), _sample(low).double()
         if not sound:
             a, b = a[a.isfinite()], b[a.isfinite()]
         if not a.numel():
-            return Compared(size, broken=broken)
+            return Compared(size, broken=broken, nan=nan)
         filled = a != 0
         counted = max(1, int(filled.sum()))
         lost = int(((b == 0) & filled).sum()) / counted
@@ -57,7 +58,7 @@ def compare(wide: Tensor, low: Tensor) -> Compared:
             a, b = a[good], b[good]
         norm = float(a.norm())
         error = float((a - b).norm()) / norm if norm else float((b != 0).any())
-    return Compared(size, broken / wide.numel(), lost, error, broken)
+    return Compared(size, broken / wide.numel(), lost, error, broken, nan)
 
 
 def _sample(values: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 LOW = (torch.float16, torch.bfloat16)
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
@@ -20,7 +21,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def widened(value: Any, *, dtypes: bool = True) -> Any:
     """Arguments in FP32: tensors, and with `dtypes` the dtypes asked for."""
     if isinstance(value, Tensor):
-        return value.float() if value.dtype in LOW else value
+        return value.to(_WIDE[value.dtype]) if value.dtype in _WIDE else value
     if isinstance(value, torch.dtype):
         return torch.float32 if dtypes and value in LOW else value
     if isinstance(value, (tuple, list)):

@@ -13,7 +13,7 @@ from amp_doctor.probe.exact import replay_exactly
 from amp_doctor.probe.graph_calls import OutOfTime
 from amp_doctor.probe.keeping import SCALE, TOLERANCE, kept, scaled
 from amp_doctor.probe.precisions import O1_BF16, O1_FP16, O2_FP16, O3_FP16, WRITTEN, Precision
-from amp_doctor.probe.troubles import OVERFLOWS, PRECISION, UNDERFLOW, Trouble, operators, troubles
+from amp_doctor.probe.troubles import COLLAPSE, MASK, OVERFLOWS, PRECISION, UNDERFLOW, Trouble, operators, troubles
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator
@@ -125,11 +125,10 @@ def _worth_telling(found: list[Operator], precision: Precision) -> list[Operator
     """Of O2 and O3, where most things go wrong, the worst."""
     if precision is O1_BF16:
         # What is refused there mixes dtypes, as it does in float16.
-        return [one for one in found if one.trouble in (*OVERFLOWS, UNDERFLOW, PRECISION)]
+        return [one for one in found if one.trouble in (*OVERFLOWS, UNDERFLOW, PRECISION, COLLAPSE)]
     if precision in (O2_FP16, O3_FP16):
-        return [one for one in found if one.trouble in OVERFLOWS or one.lost > 0.1 or one.error > TOLERANCE][
-            :_MOST_HALF
-        ]
+        worst = (*OVERFLOWS, MASK, COLLAPSE)
+        return [one for one in found if one.trouble in worst or one.lost > 0.1 or one.error > TOLERANCE][:_MOST_HALF]
     return found
 
 

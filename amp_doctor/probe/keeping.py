@@ -11,7 +11,7 @@ from amp_doctor.numerics.formats import FP16
 from amp_doctor.probe.backward_troubles import backward_troubles
 from amp_doctor.probe.graph_calls import OutOfTime
 from amp_doctor.probe.replay import Replayed, replay
-from amp_doctor.probe.troubles import BESIDE, PRECISION, Trouble, place, troubles
+from amp_doctor.probe.troubles import BESIDE, BY_OUTCOME, MASK, Trouble, place, troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -68,7 +68,7 @@ def _fitting(replayed: Replayed) -> float:
 
 def within(replayed: Replayed) -> bool:
     """Whether the step came out as in FP32: no overflow, the loss and the gradients within the tolerance."""
-    overflow = any(one.trouble != PRECISION and one.rank >= 1 for one in troubles(replayed))
+    overflow = any(one.trouble not in BY_OUTCOME and one.rank >= 1 for one in troubles(replayed))
     losses = all(abs(wide - low) <= TOLERANCE * max(abs(wide), 1e-8) for wide, low in replayed.losses)
     return not overflow and losses and replayed.gradient_error <= TOLERANCE
 
@@ -89,7 +89,8 @@ def kept(
         names = frozenset[str]().union(*(_alike(one, replayed) for one in chosen))
         return scaled(recording, replayed.precision, deadline, names, scale)
 
-    groups = _healing({place(one.node): one for one in found[:_TRIED]}, tried)
+    ill = [one for one in found if one.trouble != MASK]
+    groups = _healing({place(one.node): one for one in ill[:_TRIED]}, tried)
     order = groups[::-1]
     order.sort(key=lambda one: (one.trouble != BESIDE, not one.node.flops))
     try:

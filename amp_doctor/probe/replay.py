@@ -8,6 +8,7 @@ An infinity is mended where it arises, so that what comes after is judged by its
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,12 @@ from amp_doctor.probe.accumulation import swallowed, terms_of
 from amp_doctor.probe.backward import Edge, Flow, Watch
 from amp_doctor.probe.calls import generator_at
 from amp_doctor.probe.compare import Compared, compare
-from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, narrowed, widened, within_range
+from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, widened, within_range
 from amp_doctor.probe.flops import Flops, recurrent
 from amp_doctor.probe.graph_calls import OutOfTime, gives_no_tensor, invoke, last_uses, name_of
+from amp_doctor.probe.half_calls import CREATED, half_call, mixes
+from amp_doctor.probe.mending import MASKS, mended
+from amp_doctor.probe.positions import collapsed
 from amp_doctor.probe.precisions import Precision, Rules
 from amp_doctor.probe.tape import UNINITIALISED
 
@@ -31,21 +35,18 @@ if TYPE_CHECKING:
     from amp_doctor.probe.recorded import Recording
 
 _NORMS = frozenset("batch_norm layer_norm group_norm instance_norm rms_norm".split())
-_CREATED = frozenset("zeros ones full rand randn arange linspace logspace eye empty tensor scalar_tensor".split())
 _CASTS = frozenset("float half bfloat16 to type type_as".split())
-_MASKS = frozenset("where masked_fill masked_fill_ fill_ full_like".split())
-# What the CPU has no kernel for and a GPU has.
-_ONLY_ON_CPU = ("not implemented for", "mkldnn", "could not create a primitive")
-_MIXED = ("dtype", "should be the same", "must have the same", "expected scalar type")
+_FILLS = MASKS | {"fill_", "full_like"}
 
 
 @dataclass(slots=True)
 class Node:
     """What a call came to. `dtype` is that of its result under the precision; `inputs` are the nodes it read.
 
-    `refused` holds the words of an error that the reduced precision raised; `cast` the largest magnitude of an input
-    that the cast to half made infinite; `swallowed` the share of a sum that it does not notice. `flow` is what its
-    backward did, where there was one.
+    `refused` holds the words of an error that the reduced precision raised, `mixed` whether half met FP32 there; `cast`
+    the largest magnitude of an input that the cast to half made infinite; `swallowed` the share of a sum that it does
+    not notice; `masks` that its infinities are those of a mask; `collapsed` the share of neighbouring whole numbers
+    that are the same now. `flow` is what its backward did, where there was one.
     """
 
     node: fx.Node
@@ -54,7 +55,10 @@ class Node:
     casts: int = 0
     cast: float = 0.0
     refused: str = ""
+    mixed: bool = False
     swallowed: float = 0.0
+    masks: bool = False
+    collapsed: float = 0.0
     flops: int = 0
     inputs: tuple[fx.Node, ...] = ()
     flow: Flow | None = None
@@ -93,7 +97,8 @@ def replay(
     """
     rules = Rules(precision)
     run = _Run(recording, precision, rules, frozenset(exempt), scale if backward else None, deadline)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), rules.installed():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), rules.installed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # half complex numbers are an experiment of torch's, and ours
         return run.all()
 
 
@@ -117,6 +122,7 @@ class _Run:
         self._module = recording.graph_module
         self._last = last_uses(self._module.graph)
         self._watch = Watch(self._scale)
+        self._masks: set[fx.Node] = set()
 
     def all(self) -> Replayed:
         found = []
@@ -185,7 +191,8 @@ class _Run:
         state = torch.default_generator.get_state() if "rng" in node.meta else None
         low_args = self._given(node, self._low)
         # The lowest number of the dtype at hand, as masks have it: under another dtype it is another.
-        extremes = self._precision.low if name in _MASKS and is_low(low_args[0]) else torch.float32
+        half = is_low(low_args[0]) if name in _FILLS else name in CREATED and self._precision.weights is not None
+        extremes = self._precision.low if half else torch.float32
         args, kwargs = within_range(widened(self._given(node, self._wide)), extremes)
         edges = self._edges(args, kwargs)
         with Flops() as flops:
@@ -206,7 +213,7 @@ class _Run:
             low = self._reduced(node, args, kwargs)
             self._watch.call(node, edges, low, wide=False)
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-            found.refused = str(error).split("\n")[0]
+            found.refused, found.mixed = str(error).split("\n")[0], mixes((args, kwargs))
             low = cut(in_dtype(wide, self._precision.low if is_low(args) else None))
         found.casts = casts.count
         found.cast = casts.above if name == "scaled_dot_product_attention" else max(casts.above, casts.below)
@@ -223,13 +230,21 @@ class _Run:
             for one in (wide, low):
                 one.detach().zero_()
         elif isinstance(low, Tensor) and isinstance(wide, Tensor) and low.is_floating_point():
-            found.dtype, found.compared = low.dtype, compare(wide, low)
-            if before is not None:
-                found.swallowed = swallowed(before, low)
-            if found.compared.broken and not node.meta.get("mutates"):
-                low = torch.where(low.isfinite(), low, wide.detach().clamp(-60000, 60000).to(low.dtype))
+            found.swallowed = swallowed(before, low) if before is not None else 0.0
+            low = self._weighed(found, wide, low)
         self._low[node] = low
         return found
+
+    def _weighed(self, found: Node, wide: Tensor, low: Tensor) -> Tensor:
+        """What became of the result; without its infinities, but for those of a mask."""
+        found.dtype, found.compared = low.dtype, compare(wide, low)
+        found.collapsed = collapsed(wide, low, found.compared.amax)
+        if not found.compared.broken:
+            return low
+        masks = name_of(found.node) in MASKS or not self._masks.isdisjoint(found.inputs)
+        whole, found.masks = mended(wide, low, masks=masks)
+        self._masks.update((found.node,) if found.masks else ())
+        return low if found.node.meta.get("mutates") else whole
 
     def _edges(self, args: Any, kwargs: Any) -> dict[Any, Edge]:
         return self._watch.arguments((args, kwargs)) if self._with_backward else {}
@@ -237,23 +252,15 @@ class _Run:
     def _reduced(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         name, to = name_of(node), self._precision.weights
         if node.name in self._exempt or (self._precision.norms and name in _NORMS):
-            result = invoke(node, *widened((args, kwargs), dtypes=False))
+            cast = name in _CASTS
+            result = invoke(node, *widened((args, kwargs), dtypes=cast), wide=cast)
             return in_dtype(result, to) if name in _NORMS and node.name not in self._exempt else result
         if "rng" in node.meta and "dropout" in name:
             # The same elements are dropped, whatever the dtype.
             return in_dtype(invoke(node, *widened((args, kwargs), dtypes=False)), args[0].dtype)
         with self._rules.on():
-            try:
-                result = invoke(node, args, kwargs)
-            except (RuntimeError, NotImplementedError) as error:
-                if any(words in str(error) for words in _ONLY_ON_CPU):
-                    result = in_dtype(invoke(node, *widened((args, kwargs), dtypes=False)), self._precision.low)
-                elif (to is not None or _asks_for_dtype(node)) and any(words in str(error) for words in _MIXED):
-                    # A model of half weights has a cast here, which in the recorded FP32 step was none.
-                    result = invoke(node, *narrowed((args, kwargs), self._precision.low))
-                else:
-                    raise
-        return in_dtype(result, to) if to is not None and name in _CREATED else result
+            result = half_call(node, args, kwargs, self._precision)
+        return in_dtype(result, to) if to is not None and name in CREATED else result
 
     def _backward(self, node: fx.Node) -> None:
         args, kwargs = self._given(node, self._wide)
@@ -287,11 +294,6 @@ class _Run:
 
     def _of_norm(self, node: fx.Node) -> bool:
         return self._precision.norms and any(name_of(user) in _NORMS for user in node.users)
-
-
-def _asks_for_dtype(node: fx.Node) -> bool:
-    """Whether an argument was made in a dtype that the call names: it may be that of another tensor, `x.dtype`."""
-    return any(name_of(one) in _CREATED and one.kwargs.get("dtype") is not None for one in node.all_input_nodes)
 
 
 def _gradient(wide: Tensor, low: Tensor, scale: float) -> Compared | None:

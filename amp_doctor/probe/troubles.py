@@ -19,6 +19,7 @@ from amp_doctor.probe.accumulation import ADDS, REDUCES, grows
 from amp_doctor.probe.calls import apply_function
 from amp_doctor.probe.dtypes import LOW, dtype_name
 from amp_doctor.probe.graph_calls import name_of
+from amp_doctor.probe.half_calls import beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,9 +33,13 @@ if TYPE_CHECKING:
 OVERFLOW, UNDERFLOW, PRECISION, ACCUMULATION = "overflow", "underflow", "precision", "accumulation"
 # Infinities where FP32 has none.
 OVERFLOWS = (OVERFLOW, ACCUMULATION)
+# Infinities that hide what they are meant to hide; and whole numbers, one after the other, that have become the same.
+MASK, COLLAPSE = "mask", "collapse"
+# What makes a step wrong only where its loss or its gradients say so.
+BY_OUTCOME = (PRECISION, MASK, COLLAPSE)
 # No trouble of its own: it stays in FP32 for the sake of another.
 BESIDE = "beside"
-BANNED, UNSUPPORTED = "banned", "unsupported"
+BANNED, UNSUPPORTED, MIXED = "banned", "unsupported", "mixed"
 # A share of elements that an operator may lose, and how far above its inputs' its error must be to be its own.
 _LOST = 0.02
 _WEIGHT = 4
@@ -47,7 +52,11 @@ _ERROR = 40.0
 # Shares of what is added that a sum may swallow: one call, or a running sum over the elements of a tensor.
 _SWALLOWED = 0.9
 _SWALLOWED_OF_MANY = 0.05
-_MASKS = frozenset(("where", "masked_fill", "masked_fill_"))
+# They hand on what they are given: what they lose or have wrong comes from before, or from other indices.
+_MOVES = frozenset(
+    "getitem __getitem__ gather index_select take take_along_dim select narrow expand expand_as view reshape permute "
+    "transpose unbind chunk split clone contiguous cat stack index_copy scatter float double".split()
+)
 _INVERSES = frozenset("div div_ true_divide __rdiv__ __rtruediv__ reciprocal rsqrt log log2 log10 pow".split())
 # What they return are arguments, or zero where a comparison says so: a zero more is another outcome, and nothing lost.
 SELECTS = frozenset(
@@ -79,8 +88,10 @@ def troubles(replayed: Replayed) -> tuple[Trouble, ...]:
     known = {one.node: one for one in replayed.nodes}
     # What comes after an infinity is computed from a mended value, whose error is not its own.
     mended: set[fx.Node] = set()
+    masks: dict[fx.Node, frozenset[tuple[Any, ...]]] = {}
     for position, one in enumerate(replayed.nodes):
         trouble = _judge(one, known, replayed)
+        hidden = frozenset[tuple[Any, ...]]().union(*(masks.get(i, ()) for i in one.inputs))
         if not mended.isdisjoint(one.inputs) or one.compared.broken or one.refused:
             if trouble is not None and _handed_on(trouble, mended, one):
                 trouble = None
@@ -90,6 +101,13 @@ def troubles(replayed: Replayed) -> tuple[Trouble, ...]:
             key = (*place(one), trouble.trouble)
             if key not in found or found[key].rank < trouble.rank:
                 found[key] = trouble
+            if trouble.trouble == MASK:
+                hidden |= {key}
+        if one.compared.nan:
+            # What reads a mask has made NaN of it, as of a row in which nothing is left.
+            for key in hidden & found.keys():
+                found[key] = replace(found[key], trouble=OVERFLOW, rank=found[key].rank + 15)
+        masks[one.node] = hidden if one.masks else frozenset()
     return tuple(sorted(found.values(), key=lambda one: -one.rank))
 
 
@@ -103,17 +121,24 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     seen = one.compared
     if one.refused:
         banned = name == "binary_cross_entropy" and replayed.precision.autocast is not None
-        return Trouble(one, BANNED if banned else UNSUPPORTED, 30.0)
+        return Trouble(one, BANNED if banned else MIXED if one.mixed else UNSUPPORTED, 30.0)
     if name == "getitem":
         inputs = [known[i] for parent in one.inputs for i in parent.all_input_nodes if i in known]
     else:
         inputs = [known[i] for i in one.inputs if i in known]
+    if one.masks:
+        return Trouble(one, MASK, 5.0)
     if seen.broken or one.cast:
         if name in _INVERSES and any(i.compared.lost for i in inputs):
             return Trouble(one, OVERFLOW, 0.5)  # a divisor that has become zero: the fault is there
         if grows(name, seen.amax, max((i.compared.amax for i in inputs), default=inf)):
             return Trouble(one, ACCUMULATION, 20.0)
-        return Trouble(one, OVERFLOW, 10.0 if name in _MASKS else 20.0)
+        return Trouble(one, OVERFLOW, 20.0)
+    if name in _MOVES:
+        return None
+    stuck = _running_sum(one) or (name not in ADDS and one.swallowed > _SWALLOWED_OF_MANY)
+    if one.collapsed and not stuck and not any(i.collapsed for i in inputs):
+        return Trouble(one, COLLAPSE, 2.0)
     if one.dtype not in LOW:
         return _amplified(one, inputs, form)
     if name in _ADDS_EPS and any(0 < abs(value) <= form.zero_threshold for value in _constants(one.node)):
@@ -125,7 +150,7 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
     harmful = _WEIGHT * wrong > _LOST or _divides(one, known)
     if lost > _LOST and harmful and name not in SELECTS | _SUMS and not _absorbed(one, known):
         return Trouble(one, UNDERFLOW, min(lost, 20 * seen.error) + lost / 10)
-    if _running_sum(one) or (name not in ADDS and one.swallowed > _SWALLOWED_OF_MANY):
+    if stuck:
         return Trouble(one, ACCUMULATION, 0.4)
     trouble = _amplified(one, inputs, form)
     return replace(trouble, trouble=ACCUMULATION) if trouble is not None and name in REDUCES else trouble
@@ -163,7 +188,7 @@ def _line(node: fx.Node) -> tuple[str, Any]:
 def _handed_on(trouble: Trouble, mended: set[fx.Node], one: Node) -> bool:
     """Whether it may come from an infinity further up; a matrix product that overflows anew is told all the same."""
     return trouble.trouble == PRECISION or (
-        trouble.trouble in OVERFLOWS and not one.flops and not mended.isdisjoint(one.inputs)
+        trouble.trouble in (*OVERFLOWS, MASK) and not one.flops and not mended.isdisjoint(one.inputs)
     )
 
 
@@ -214,8 +239,8 @@ def _operator(trouble: Trouble, replayed: Replayed) -> Operator:
         replayed.precision.name,
         trouble.trouble,
         dtype_name(dtype) if dtype is not None else "",
-        seen.amax if backward else max(seen.amax, one.cast),
-        seen.lost,
+        seen.amax if backward else max(seen.amax, one.cast, beyond(_constants(one.node)) if one.refused else 0.0),
+        one.collapsed if trouble.trouble == COLLAPSE else seen.lost,
         seen.error if isfinite(seen.error) else 0.0,
         one.flops,
         one.casts,

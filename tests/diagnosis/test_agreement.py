@@ -193,7 +193,9 @@ def test_what_calibration_saw_is_not_the_script_as_written() -> None:
     [
         ("AMP305", "banned"),
         ("AMP308", "unsupported"),
+        ("AMP308", "mixed"),
         ("AMP501", "overflow"),
+        ("AMP501", "mask"),
         ("AMP502", "underflow"),
         ("AMP503", "overflow"),
         ("AMP504", "precision"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from amp_doctor.diagnosis.profile import FirstNonfinite, Operator, Outcome, Precision, Profile, Replay, Source
 from amp_doctor.diagnosis.symptoms import findings
+from tests.diagnosis.test_recommend import H200, HEALTHY
 
 LINE = Source("model.py", 12)
 EPS = Operator("add", "norm", LINE, "O1/float16", "underflow", "float16", 3.0)
@@ -112,6 +113,26 @@ def test_a_refusal_weighs_as_much_as_it_has_done() -> None:
     assert severity(banned, half) == ["warning"]
     for precision in (half, replace(half, autocast=("bfloat16",))):
         assert severity(replace(banned, precision=""), precision) == ["error"]
+
+
+def test_a_script_in_float32_hears_of_what_float16_cannot_hold_where_that_is_advised() -> None:
+    fill = Operator("full_like", "pool", LINE, "O1/float16", "unsupported", "float16", 1e9)
+    plain = replace(HEALTHY, operators=(fill,))
+    [found] = findings(plain)
+    assert (found.code, found.severity.value, found.span.line, found.layer) == ("AMP617", "warning", 12, "pool")
+    assert "once autocast is on, as advised, it raises an error in FP16, which cannot hold 1e9" in found.message
+    assert findings(replace(plain, device=H200)) == []
+    # What autocast itself objects to is no fault of a script that has none.
+    for trouble in ("mixed", "banned"):
+        assert findings(replace(plain, operators=(replace(fill, trouble=trouble, amax=3.0),))) == []
+
+
+def test_whole_numbers_that_have_become_the_same_are_told_whatever_they_change() -> None:
+    half = Operator("arange", "embed", LINE, "O0/float16", "collapse", "float16", 4095.0, lost=0.25)
+    assert codes(half) == [("AMP618", "embed", 12)]
+    assert codes(replace(half, precision="O3/float16")) == []
+    [found] = findings(replace(Profile(), operators=(replace(half, dtype="bfloat16"),)))
+    assert "in BF16, which lacks some beyond 256" in found.message
 
 
 def test_gradients_that_are_wrong_in_bfloat16_alone_are_news_for_a_script_that_uses_it() -> None:

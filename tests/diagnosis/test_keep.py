@@ -10,6 +10,7 @@ import pytest
 from amp_doctor.diagnosis.profile import Device, Layer, Operator, Outcome, Profile, Replay, Source
 from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.recommendation import KeepFP32, from_values, to_values
+from amp_doctor.diagnosis.symptoms import findings
 from tests.diagnosis.test_recommend import CPU, H200, HEALTHY, T4
 
 LINE = Source("src/model.py", 26)
@@ -142,11 +143,15 @@ def test_the_snippet_has_no_blank_lines_to_spare() -> None:
 
 
 def test_a_mask_that_does_no_harm_needs_no_float32() -> None:
-    mask = replace(MATMUL, operator="where", amax=1e9)
-    assert recommend(replace(replayed(mask, keep=("attn: where",)), device=CPU)).dtype == "float16"
-    harm = (Outcome("O1/float16", 0.5, 0.9), GOOD[1])
-    found = recommend(replace(replayed(mask, keep=("attn: where",), outcomes=harm), device=T4))
+    mask = replace(MATMUL, operator="where", trouble="mask", amax=1e9)
+    harmless = replace(replayed(mask), device=CPU)
+    assert recommend(harmless).dtype == "float16"
+    assert findings(harmless) == []
+    # One of which a softmax makes NaN, as of a row that is hidden as a whole, is an overflow.
+    harm = replayed(replace(mask, trouble="overflow"), keep=("attn: where",))
+    found = recommend(replace(harm, device=T4))
     assert [one.operator for one in found.keep_fp32] == ["where"]
+    assert [(one.code, one.span.line) for one in findings(harm)] == [("AMP605", 26)]
 
 
 def test_what_had_to_join_an_operator_in_float32_is_told_with_its_line() -> None:
