@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.lint import apis
 from amp_doctor.lint.events import Args, Enter, Forward, NoneCall
-from amp_doctor.lint.machine import arguments, classes, ducks, escapes, evaluate, follow, library, modules, tensors
+from amp_doctor.lint.machine import (
+    arguments,
+    classes,
+    contexts,
+    ducks,
+    escapes,
+    evaluate,
+    follow,
+    library,
+    modules,
+    tensors,
+)
 from amp_doctor.lint.objects import (
     Api,
     Class,
@@ -154,7 +165,7 @@ def call_in_region(m: Interpreter, at: int, wrapped: Object, work: Callable[[], 
     """Run `work` inside the region of an autocast object that a forward was wrapped in."""
     context = wrapped.fact("context")
     assert isinstance(context, Object)
-    region = m.region(context, at)
+    region = contexts.region_of(context, at)
     m.emit(Enter(at, region), state)
     state.regions = (*state.regions, region)
     result = work()
@@ -167,7 +178,7 @@ def call_autocasted(m: Interpreter, at: int, func: Object, args: Args, state: St
     context, inner = func.fact("context"), func.fact("function")
     assert isinstance(context, Object)
     assert inner is not None
-    region = m.region(context, at)
+    region = contexts.region_of(context, at)
     m.emit(Enter(at, region), state)
     state.regions = (*state.regions, region)
     outcome = call_value(m, at, inner, args, state)

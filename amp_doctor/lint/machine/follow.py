@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amp_doctor.lint import apis
 from amp_doctor.lint.events import Args, Construct
 from amp_doctor.lint.fold import fold
-from amp_doctor.lint.machine import arguments, classes, constructors, escapes, evaluate, modules
+from amp_doctor.lint.machine import arguments, classes, constructors, contexts, escapes, evaluate, modules
 from amp_doctor.lint.objects import (
     NONE,
     Api,
@@ -92,10 +92,9 @@ def call_code(m: Interpreter, at: int, code: Code, args: Args, state: State) -> 
     frame = m.frame(m.here, at + (m.calls[-1] if m.calls else 0) * 7919, function.at)
     m.parents[frame] = code.frame
     bind_parameters(m, function, code.receiver, args, frame, state)
-    contexts = decorator_contexts(function, code.frame, state)
     marks, regions = state.modes, state.regions
-    for context in contexts:
-        m.enter_context(function.at, context, None, state)
+    for context in decorator_contexts(function, code.frame, state):
+        contexts.enter(m, function.at, context, None, state)
     loops, m.loops = m.loops, list(m.loops)
     m.stack.append(Call(function, frame, at))
     try:

@@ -1,19 +1,17 @@
 """The interpreter: the machine that `fold` drives over one file, with what all its paths share.
 
-It keeps frames, first-party modules, the budget and the log of events, and enters and leaves regions; terms become
-values in `evaluate`, values are bound in `binding`, calls are made in `calls`.
+It keeps frames, first-party modules, the budget and the log of events; terms become values in `evaluate`, values are
+bound in `binding`, calls are made in `calls`, contexts entered and left in `contexts`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.lint.assume import assume, decide
-from amp_doctor.lint.events import Construct, Enter, Event, Forward
 from amp_doctor.lint.fold import fold
-from amp_doctor.lint.machine import binding, calls, classes, evaluate, library, loops
-from amp_doctor.lint.machine.tensors import active_region
+from amp_doctor.lint.machine import beliefs, binding, calls, classes, contexts, evaluate, loops
 from amp_doctor.lint.objects import (
     BF16,
     HALF,
@@ -21,7 +19,6 @@ from amp_doctor.lint.objects import (
     TRUE,
     Api,
     Code,
-    Literal,
     Object,
     Symbol,
     Tensor,
@@ -30,7 +27,6 @@ from amp_doctor.lint.objects import (
     text,
 )
 from amp_doctor.lint.paths import picks
-from amp_doctor.lint.state import Region, State
 from amp_doctor.lint.trace import (
     Augment,
     Bind,
@@ -54,12 +50,13 @@ from amp_doctor.lint.trace import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amp_doctor.lint.events import Event
     from amp_doctor.lint.project import Module, Project
+    from amp_doctor.lint.state import State
     from amp_doctor.lint.typestate import Protocol
 
 MAX_STATES = 24
 MAX_DEPTH = 5
-MAX_TRAINERS = 4
 BUDGET = 8_000
 """Leaves interpreted per file; past it the rest of the file is left unread (and counted as silence)."""
 
@@ -116,36 +113,9 @@ class Interpreter:
         """Show an event to the checks, with the state as it was before it."""
         if self.quiet:
             return
-        if (
-            isinstance(event, Forward)
-            and isinstance(event.module, Symbol)
-            and state.regions
-            and "presumed" not in self.facts
-        ):
-            # Models of unknown make run here under autocast: the file's own modules are believed to be among them.
-            region = active_region(state)
-            if region is not None and region.dtype == HALF:
-                self.facts["presumed"] = replace(region, presumed=True)
         self.log.append(event)
         self.report(self, event, state)
-        if isinstance(event, Construct) and event.object.role == "instance" and len(self.trainers) < MAX_TRAINERS:
-            self.remember(event, state)
-
-    def remember(self, event: Construct, state: State) -> None:
-        """A trainer that was given a half-precision model, or one of the file's own: its methods are read with it."""
-        instance = event.object
-        handed = (item for _, value in event.args for item in flat(value))
-        own = any(isinstance(item, Object) and item.cls is not None and item.role == "instance" for item in handed)
-        low = any(
-            name == "%dtype" and isinstance(value, Literal) and value.value in (HALF, BF16)
-            for (_, name), value in state.heap.items()
-        )
-        owns = any(
-            owner == instance.oid and isinstance(value, Object) and value.role == "optimizer"
-            for (owner, _), value in state.heap.items()
-        )
-        if (low or own) and owns and all(known.oid != instance.oid for known, _ in self.trainers):
-            self.trainers.append((instance, state.copy()))
+        beliefs.learn(self, event, state)
 
     def frame(self, parent: int, call_at: int, function_at: int) -> int:
         """The frame of one call: the same call site in the same caller always gets the same number."""
@@ -302,65 +272,12 @@ class Interpreter:
 
     def enter(self, node: With, state: State) -> list[State]:
         """Enter the context of a `with`."""
-        context = evaluate.evaluate(self, node.context, state)
-        return self.enter_context(node.at, context, node.target, state)
-
-    def enter_context(self, at: int, context: Value, target: Term | None, state: State) -> list[State]:
-        """Enter a context: an autocast region, a grad mode, or something else."""
-        mark = "other"
-        value: Value = context
-        if isinstance(context, Object) and context.role == "autocast":
-            region = self.region(context, at)
-            self.emit(Enter(at, region), state)
-            if not state.regions:
-                # The outermost region starts with an empty cache of cast weights.
-                for key in [key for key in state.heap if key[0] == "%cached"]:
-                    del state.heap[key]
-            enabled = decide(region.enabled, state.known)
-            if enabled is None:
-                # What goes wrong while autocast is on is what matters.
-                state.known = (assume(region.enabled, True, state.known) or [state.known])[0]
-            state.regions = (*state.regions, region)
-            # An island of float32 inside a region that is on does not turn mixed precision off.
-            inside = any(decide(outer.enabled, state.known) is not False for outer in state.regions[:-1])
-            mark = "region" if enabled is not False or inside else f"region:off@{at}"
-            self.facts.setdefault(f"with:{at}", set()).add("off" if enabled is False else "autocast")
-        elif isinstance(context, Object) and context.role == "null":
-            mark = f"null:off@{at}"
-            self.facts.setdefault(f"with:{at}", set()).add("null")
-        elif isinstance(context, Object) and context.role == "mode":
-            mark = f"mode:{context.api}"
-        else:
-            library.unknown_context(self, at, context, state)
-            if isinstance(context, Object) and context.role == "instance":
-                value = context
-        state.modes = (*state.modes, mark)
-        if target is not None:
-            binding.bind(self, target, value, state, at)
+        contexts.enter(self, node.at, evaluate.evaluate(self, node.context, state), node.target, state)
         return [state]
-
-    def region(self, context: Object, at: int, presumed: bool = False) -> Region:
-        """The region that entering an autocast object begins."""
-        dtype = context.fact("dtype")
-        device = context.fact("device")
-        cache = context.fact("cache")
-        return Region(
-            device=device.value
-            if device is not None and hasattr(device, "value") and isinstance(device.value, str)
-            else None,
-            dtype=str(dtype.value) if dtype is not None and hasattr(dtype, "value") and dtype.value else None,
-            enabled=context.fact("enabled") or NONE,
-            cache=cache.value if cache is not None and hasattr(cache, "value") else None,
-            presumed=presumed,
-            at=at,
-        )
 
     def leave(self, node: With, state: State) -> list[State]:  # noqa: ARG002 - the fold knows one signature
         """Leave the context of a `with`."""
-        if state.modes:
-            mark, state.modes = state.modes[-1], state.modes[:-1]
-            if mark.startswith("region") and state.regions:
-                state.regions = state.regions[:-1]
+        contexts.leave(state)
         return [state]
 
     def settle(self, states: list[State]) -> list[State]:

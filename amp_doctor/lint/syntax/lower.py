@@ -1,6 +1,6 @@
 """LibCST tree -> trace: one pass over the nodes that matter, whitespace never touched.
 
-Statements become trace nodes, here or in `imports`, `definitions` and `patterns`; expressions become terms in
+Statements become trace nodes, here or in `imports`, `definitions`, `patterns` and `tries`; expressions become terms in
 `expressions`, their calls, choices and comprehensions hoisted into leaves in evaluation order (see `lint.trace`).
 """
 
@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from amp_doctor.lint import trace as t
-from amp_doctor.lint.syntax import definitions, expressions, imports, patterns
+from amp_doctor.lint.syntax import definitions, expressions, imports, patterns, tries
 from amp_doctor.lint.syntax.names import ImportTable, Reference, dotted, tests_version, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-_IMPORT_FAULTS = frozenset({"ModuleNotFoundError", "Exception"})
-_MISSING = frozenset({"ImportError", "AttributeError", "TypeError"})  # what a name or parameter of a newer torch raises
 
 
 @dataclass(slots=True)
@@ -221,30 +218,6 @@ class Lowering:
         other = self.block(node.orelse.body) if node.orelse else t.Seq()
         self.emit(t.Loop(self.at(node), head, test, None, None, body, other))
 
-    def try_(self, node: cst.Try | cst.TryStar) -> None:
-        fallback = _only_imports(node.body)
-        body = self.block(node.body)
-        handlers = []
-        for handler in node.handlers:
-            faults = words_of(handler.type) if handler.type is not None else {"Exception"}
-            guard = bool(_MISSING & faults) or (fallback and bool(_IMPORT_FAULTS & faults))
-            self.guard += guard
-            block = self.block(handler.body)
-            self.guard -= guard
-            if handler.name is not None and isinstance(handler.name.name, cst.Name):
-                name = t.Name(0, handler.name.name.value)
-                block = t.Seq((t.Forget(self.at(handler), name), *block.items))
-            handlers.append(block)
-        other = self.block(node.orelse.body) if node.orelse else t.Seq()
-        final = self.block(node.finalbody.body) if node.finalbody else t.Seq()
-        if fallback:
-            # The import is taken to succeed; a flag that the handler would turn off is unknown.
-            for item in _assigned(handlers):
-                other = t.Seq((*other.items, t.Forget(self.at(node), t.Name(0, item))))
-            self.emit(t.Seq((*body.items, *_definitions(handlers), *other.items, *final.items)))
-            return
-        self.emit(t.Try(self.at(node), body, tuple(handlers), other, final))
-
     def with_(self, node: cst.With) -> None:
         def nest(items: Sequence[cst.WithItem]) -> None:
             if not items:
@@ -299,38 +272,6 @@ def _leaves(body: cst.BaseSuite) -> bool:
     return isinstance(last, cst.Return | cst.Raise | cst.Continue | cst.Break)
 
 
-def _only_imports(body: cst.BaseSuite) -> bool:
-    """A `try` body that imports, and perhaps sets a flag or an alias."""
-    if not isinstance(body, cst.IndentedBlock):
-        return False
-    smalls = [small for line in body.body if isinstance(line, cst.SimpleStatementLine) for small in line.body]
-    if len(smalls) < len(body.body):
-        return False
-    kinds = [type(small) for small in smalls]
-    return any(kind in (cst.Import, cst.ImportFrom) for kind in kinds) and all(
-        kind in (cst.Import, cst.ImportFrom, cst.Assign, cst.Expr, cst.Pass) for kind in kinds
-    )
-
-
-def _assigned(blocks: Sequence[t.Seq]) -> list[str]:
-    names = []
-    for block in blocks:
-        for statement in block.items:
-            items = statement.body.items if isinstance(statement, t.Stmt) else ()
-            names += [item.target.id for item in items if isinstance(item, t.Bind) and isinstance(item.target, t.Name)]
-    return names
-
-
-def _definitions(blocks: Sequence[t.Seq]) -> list[t.Trace]:
-    """Fallback functions and classes still exist as definitions (to be linted), bound only if nothing else is."""
-    found: list[t.Trace] = []
-    for block in blocks:
-        for statement in block.items:
-            if isinstance(statement, t.Stmt):
-                found += [item for item in statement.body.items if isinstance(item, t.Define | t.DefineClass)]
-    return found
-
-
 _L = Lowering
 _SMALL: dict[type, Callable[[Lowering, Any], None]] = {
     cst.Expr: _L.expr,
@@ -352,8 +293,8 @@ _STATEMENTS: dict[type, Callable[[Lowering, Any], None]] = {
     cst.If: _L.if_,
     cst.For: _L.for_,
     cst.While: _L.while_,
-    cst.Try: _L.try_,
-    cst.TryStar: _L.try_,
+    cst.Try: tries.try_,
+    cst.TryStar: tries.try_,
     cst.With: _L.with_,
     cst.FunctionDef: definitions.function,
     cst.ClassDef: definitions.class_,
