@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from amp_doctor.numerics.histogram import ExponentHistogram
-from amp_doctor.probe.count import BIAS, NONFINITE, flat, upper_halves
 from amp_doctor.probe.dtypes import dtype_name
+from amp_doctor.probe.float_bits import BIAS, NONFINITE, flat, upper_halves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from amp_doctor.diagnosis.profile import UPDATE, WEIGHT, OptimizerLog, Site
-from amp_doctor.probe.count import Tally, countable, flat
+from amp_doctor.probe.count import Tally, countable
 from amp_doctor.probe.dtypes import dtype_name
+from amp_doctor.probe.float_bits import flat
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
