@@ -56,9 +56,10 @@ class Gradients:
         self.line: Source | None = None
 
     def patch(self, patches: Patches) -> None:
-        """See every backward pass; `Tensor.backward` goes through `torch.autograd.backward`."""
+        """See every backward pass, through which `Tensor.backward` goes too, and what optimizers are given to step."""
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(torch.autograd, "grad", self._grad)
+        patches.wrap(torch.optim.Optimizer, "add_param_group", self._add_param_group)
 
     def remove(self) -> None:
         """Take the hooks off all parameters."""
@@ -100,6 +101,16 @@ class Gradients:
             values = countable(gradient) if self._session.wanted(record) else None
             if values is not None:
                 self._session.sites.add(record, WEIGHT_GRAD, values, "backward", scaled=True)
+
+    def _add_param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def add_param_group(optimizer: torch.optim.Optimizer, param_group: Any) -> Any:
+            result = original(optimizer, param_group)
+            if self._session.active and self._session.profile is None:
+                with self._session.guard("weight gradients"):
+                    self.hook(optimizer.param_groups[-1]["params"])
+            return result
+
+        return add_param_group
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:

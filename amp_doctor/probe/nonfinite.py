@@ -7,6 +7,7 @@ gradient penalty), when the skipping ends.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING
 
@@ -21,19 +22,34 @@ if TYPE_CHECKING:
     from amp_doctor.probe.session import Session
 
 
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """A NaN or an infinity, as `value` says, and the layer and operator it was met at, where they are known.
+
+    `step` is filled in when the step has ended.
+    """
+
+    phase: str
+    record: Record | None
+    value: str
+    operator: str | None
+    source: Source | None
+    step: int = 0
+
+
 class Nonfinite:
     """Holds what a step has met until it is known whether the step was skipped."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        # Phase, layer, word, operator and source of the first one in the step under way.
-        self._pending: tuple[str, Record | None, str, str | None, Source | None] | None = None
+        # The first one in the step under way.
+        self._pending: _Met | None = None
         self._skipped_by_scaler = False
-        self._first: tuple[int, str, Record | None, str, str | None, Source | None] | None = None
+        self._first: _Met | None = None
         # Whether the step under way has asked for gradients of a scaled loss, which it may compute with.
         self._reused = False
         # What came of such gradients, the first time in the steps that the scaler is skipping now.
-        self._forgivable: tuple[int, str, Record | None, str, str | None, Source | None] | None = None
+        self._forgivable: _Met | None = None
         self._events: list[tuple[int, float, bool, Record | None]] = []
         # A loss that is not finite: the next step is counted even if it is not its turn.
         self.alarmed = False
@@ -63,10 +79,10 @@ class Nonfinite:
     def scaler_stepped(self, scale: float, skipped: bool) -> None:
         """A GradScaler took or skipped a step."""
         self._skipped_by_scaler |= skipped
-        layer = self._pending[1] if skipped and self._pending is not None else None
+        layer = self._pending.record if skipped and self._pending is not None else None
         self._events.append((self._session.step + 1, scale, skipped, layer))
 
-    def step_ends(self, _skipped: bool) -> None:
+    def step_ends(self) -> None:
         """Decide whether what was met is a finding; `session.step` has just been counted."""
         self._settle(self._session.step)
 
@@ -81,11 +97,12 @@ class Nonfinite:
 
     def first(self) -> FirstNonfinite | None:
         """The first unexpected one, named."""
-        if self._first is None:
+        met = self._first
+        if met is None:
             return None
-        step, phase, record, value, operator, source = self._first
-        name = self._session.names.full(record) if record is not None else phase
-        return FirstNonfinite(step, phase, name, value, operator, source or (record.source if record else None))
+        name = self._session.names.full(met.record) if met.record is not None else met.phase
+        source = met.source or (met.record.source if met.record is not None else None)
+        return FirstNonfinite(met.step, met.phase, name, met.value, met.operator, source)
 
     @property
     def broken(self) -> bool:
@@ -105,11 +122,11 @@ class Nonfinite:
         )
 
     def _meet(self, phase: str, record: Record | None, value: str, operator: str | None) -> None:
-        if self._pending is None or PHASES.index(phase) < PHASES.index(self._pending[0]):
+        if self._pending is None or PHASES.index(phase) < PHASES.index(self._pending.phase):
             source = calling_line() if operator is not None else None
             # A loss is nobody's layer; where its backward pass was started is not far from it.
             source = self._session.gradients.line if phase == "loss" else source
-            self._pending = (phase, record, value, operator, source)
+            self._pending = _Met(phase, record, value, operator, source)
 
     def _settle(self, step: int) -> None:
         pending, self._pending = self._pending, None
@@ -118,11 +135,11 @@ class Nonfinite:
         if pending is None:
             self._forgivable = self._forgivable if skipped else None
             return
-        if self._first is not None or (skipped and pending[0] == "backward"):
-            return
-        if skipped and reused and pending[0] in ("forward", "loss"):
-            self._forgivable = self._forgivable or (step, *pending)
+        if self._first is not None or (skipped and pending.phase == "backward"):
             return
         # Weights are counted when a model is first met, before the first step.
-        first = (0 if pending[0] == "weight" and step == 1 else step, *pending)
-        self._first = self._forgivable or first
+        met = replace(pending, step=0 if pending.phase == "weight" and step == 1 else step)
+        if skipped and reused and met.phase in ("forward", "loss"):
+            self._forgivable = self._forgivable or met
+        else:
+            self._first = self._forgivable or met

@@ -7,7 +7,7 @@ a note. The profile is made and handed on before `Stop` is raised, whatever the 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +15,7 @@ from amp_doctor.probe.activations import Activations
 from amp_doctor.probe.device import describe
 from amp_doctor.probe.eager import Eager
 from amp_doctor.probe.gradients import Gradients
+from amp_doctor.probe.guard import Guard
 from amp_doctor.probe.names import Names
 from amp_doctor.probe.nonfinite import Nonfinite
 from amp_doctor.probe.operators import OperatorLog
@@ -90,7 +91,6 @@ class Session:
         self._eager.install(self._patches, self.note)
         self.gradients.patch(self._patches)
         self.scalers.patch(self._patches)
-        self._patches.wrap(torch.optim.Optimizer, "add_param_group", self._add_param_group)
         self.steps.install()
         self.activations.install()
 
@@ -134,9 +134,9 @@ class Session:
         if text not in self.notes:
             self.notes.append(text)
 
-    def guard(self, collector: str) -> _Guard:
+    def guard(self, collector: str) -> Guard:
         """A net for one collector: what it raises becomes a note, and it is switched off."""
-        return _Guard(self, collector)
+        return Guard(self, collector)
 
     def switch_off(self, collector: str, error: BaseException) -> None:
         """A collector has raised."""
@@ -186,7 +186,7 @@ class Session:
             self._saved = SavedTensors()
             self._saved.start()
 
-    def root_leaves(self, _module: nn.Module) -> None:
+    def root_leaves(self, _module: nn.Module | None = None) -> None:
         """It has ended."""
         if self._saved is not None:
             self._saved.stop()
@@ -207,11 +207,7 @@ class Session:
             )
             self.stop()
 
-    def scaler_stepped(self, scale: float, skipped: bool) -> None:
-        """A GradScaler has stepped or skipped."""
-        self.nonfinite.scaler_stepped(scale, skipped)
-
-    def step_ends(self, _log: Attempts, skipped: bool) -> None:
+    def step_ends(self) -> None:
         """The first optimizer has made an attempt: that is a step of the run."""
         if self.profile is not None:
             self.stop()
@@ -222,7 +218,7 @@ class Session:
             self.read_devices()
         self.step += 1
         self.sites.step_ends()
-        self.nonfinite.step_ends(skipped)
+        self.nonfinite.step_ends()
         if self.on_step is not None:
             self.on_step(self.step, self.settings.steps)
         if self.step >= self.settings.steps:
@@ -275,7 +271,7 @@ class Session:
         self.replaying.stop()
         self.activations.remove()
         self.gradients.remove()
-        self.root_leaves(None)  # type: ignore[arg-type]
+        self.root_leaves()
 
     def _meet_device(self, module: nn.Module) -> None:
         parameter = next(module.parameters(), None)
@@ -284,33 +280,3 @@ class Session:
             # A dry run is calibrated in float32, which is no slower; a proof compares with it.
             found = describe(self.device)
             self.native_bf16 = found.native_bf16 and not (found.emulated or self.trial)
-
-    def _add_param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def add_param_group(optimizer: Any, param_group: Any) -> Any:
-            result = original(optimizer, param_group)
-            if self.active and self.profile is None:
-                with self.guard("weight gradients"):
-                    self.gradients.hook(optimizer.param_groups[-1]["params"])
-            return result
-
-        return add_param_group
-
-
-class _Guard:
-    """Cheaper than a generator's context manager: it is entered for every tensor."""
-
-    __slots__ = ("_collector", "_session")
-
-    def __init__(self, session: Session, collector: str) -> None:
-        self._session = session
-        self._collector = collector
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        # Stop and KeyboardInterrupt are no Exceptions and go on.
-        if isinstance(error, Exception):
-            self._session.switch_off(self._collector, error)
-            return True
-        return False

@@ -86,7 +86,7 @@ class StepCounter:
         inner, self._scaled = _innermost(optimizer), None
         skipped = found_inf or not self._fired
         if scale is not None:
-            self._session.scaler_stepped(scale, skipped)
+            self._session.nonfinite.scaler_stepped(scale, skipped)
         if skipped:
             self._session.weights.forget()
         self._attempt(self._log(inner), skipped)
@@ -157,7 +157,7 @@ class StepCounter:
         if imposed is None or imposed.scaling is None or not imposed.scaling.active:
             return False
         scale, void = imposed.scaling.taken(optimizer)
-        self._session.scaler_stepped(scale, void)
+        self._session.nonfinite.scaler_stepped(scale, void)
         return void
 
     def _log(self, optimizer: Optimizer) -> Attempts:
@@ -182,7 +182,7 @@ class StepCounter:
         if log is self.first:
             for other in self._logs.values():
                 other.streak = 0
-            self._session.step_ends(log, skipped)
+            self._session.step_ends()
         else:
             self._session.other_stepped(log)
 
