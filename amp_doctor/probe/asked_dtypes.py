@@ -1,44 +1,50 @@
 """From which tensor a dtype comes that a call is given: `m.to(h.dtype)` must follow `h` in another precision.
 
-A dtype cannot be followed as a value, there is only one of each. What is known is at which instruction of which frame
-it was read; the bytecode before a call tells which instruction loaded its argument: the attribute itself, or a name
-that was assigned it. Where the code does not tell, the dtype is a constant, as `torch.float32` is.
+A dtype cannot be followed as a value, there is only one of each. But Python knows which piece of the source a frame is
+at: where `h.dtype` is read, that place is kept, and the name that it is given there; the arguments of a call, as they
+are written, lead back to one of the two. Where there is no source, or it does not tell, the dtype is a constant, as
+`torch.float32` is.
 """
 
 from __future__ import annotations
 
-import dis
+import ast
+import linecache
+import re
 import sys
 import weakref
-from bisect import bisect_left, bisect_right
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
-
-import torch
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, FrameType
 
+    import torch
     from torch import Tensor
 
 # Frames of torch between a call that the script makes and the one that is seen.
 _BETWEEN = frozenset(("torch.overrides", "torch.nn.functional", "torch.functional"))
-# So many instructions are looked at before a call: its arguments.
-_ARGUMENTS = 24
-_CONSTANTS = frozenset(name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype))
+_ASSIGNED = re.compile(rb"\s*(\w+)\s*=\s*")
+
+# A piece of a file, as code objects and syntax trees give it: line, last line, and columns, in bytes.
+Place = tuple[int, int, int, int]
 
 
 class AskedDtypes:
     """Where dtypes were read from tensors, in one step."""
 
     def __init__(self) -> None:
-        self._read: dict[tuple[int, CodeType, int], tuple[weakref.ref[Tensor], torch.dtype]] = {}
+        # By the frame, and the place of the expression or the name of the variable in it.
+        self._read: dict[tuple[int, CodeType, Place | str], tuple[weakref.ref[Tensor], torch.dtype]] = {}
 
     def read(self, tensor: Tensor, dtype: torch.dtype) -> None:
         """`tensor.dtype` was read by the nearest frame outside."""
         frame = _outside(sys._getframe(1))
         if frame is not None:
-            self._read[id(frame), frame.f_code, frame.f_lasti] = weakref.ref(tensor), dtype
+            for where in _reading(frame.f_code, frame.f_lasti):
+                self._read[id(frame), frame.f_code, where] = weakref.ref(tensor), dtype
 
     def asked(self, dtype: torch.dtype) -> Tensor | None:
         """The tensor that gave the dtype of the call under way; None when it is a constant, or nobody knows."""
@@ -47,8 +53,8 @@ class AskedDtypes:
         frame = _outside(sys._getframe(1))
         if frame is None:
             return None
-        for offset in _origins(frame.f_code, frame.f_lasti):
-            found = self._read.get((id(frame), frame.f_code, offset))
+        for where in _arguments(frame.f_code, frame.f_lasti):
+            found = self._read.get((id(frame), frame.f_code, where))
             if found is not None and found[1] is dtype:
                 return found[0]()
         return None
@@ -57,11 +63,7 @@ class AskedDtypes:
 def chained() -> bool:
     """Whether the call under way is followed by another on its result, which gets no name: `h.float().abs()`."""
     frame = _outside(sys._getframe(1))
-    if frame is None:
-        return False
-    instructions, offsets = _instructions(frame.f_code)
-    after = bisect_right(offsets, frame.f_lasti)
-    return after < len(offsets) and instructions[after].opname in ("LOAD_METHOD", "LOAD_ATTR")
+    return frame is not None and _goes_on(frame.f_code, frame.f_lasti)
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:
@@ -72,55 +74,71 @@ def _outside(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-_CODES: dict[CodeType, tuple[list[dis.Instruction], list[int]]] = {}
-_ORIGINS: dict[tuple[CodeType, int], tuple[int, ...]] = {}
+@cache
+def _reading(code: CodeType, instruction: int) -> tuple[Place | str, ...]:
+    """The place of the attribute that an instruction reads, and the name that it is assigned to."""
+    place = _place(code, instruction)
+    if place is None:
+        return ()
+    line, _, column, _ = place
+    named = _ASSIGNED.fullmatch(_line(code, line)[:column])
+    return (place, named[1].decode()) if named else (place,)
 
 
-def _origins(code: CodeType, call: int) -> tuple[int, ...]:
-    """The instructions that may have read the dtype which the call at an offset is given."""
-    known = _ORIGINS.get((code, call))
-    if known is None:
-        known = _ORIGINS[code, call] = _looked_up(code, call)
-    return known
+@cache
+def _arguments(code: CodeType, instruction: int) -> tuple[Place | str, ...]:
+    """The attributes, by their places, and the names among the arguments of the call that an instruction makes."""
+    place = _place(code, instruction)
+    call = _parsed(code, place) if place is not None else None
+    if not isinstance(call, ast.Call):
+        return ()
+    values = [*call.args, *(one.value for one in call.keywords)]
+    return tuple(where for value in values for where in _origins(value))
 
 
-def _looked_up(code: CodeType, call: int) -> tuple[int, ...]:
-    instructions, offsets = _instructions(code)
-    end = bisect_left(offsets, call)
-    for one in reversed(instructions[max(0, end - _ARGUMENTS) : end]):
-        names = _names(one)
-        if one.opname == "LOAD_ATTR" and "dtype" in names:
-            return (one.offset,)
-        if one.opname in ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME") and not _CONSTANTS.isdisjoint(names):
-            return ()
-        if one.opname.startswith(("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF")):
-            assigned = [offset for name in names for offset in _assigned(instructions, name)]
-            if assigned:
-                return tuple(reversed(assigned))
-        if one.opname.startswith("STORE"):
-            break
-    return ()
+def _origins(value: ast.expr) -> Iterator[Place | str]:
+    match value:
+        case ast.Name(name):
+            yield name
+        case ast.Attribute(attr="dtype", end_lineno=int(last), end_col_offset=int(end)):
+            yield value.lineno, last, value.col_offset, end
+        case ast.IfExp(_, one, other):
+            yield from _origins(one)
+            yield from _origins(other)
+        case ast.BoolOp(_, values):
+            for one in values:
+                yield from _origins(one)
 
 
-def _assigned(instructions: list[dis.Instruction], name: str) -> list[int]:
-    """Where `name = x.dtype` reads it."""
-    return [
-        before.offset
-        for before, one in pairwise(instructions)
-        if one.opname.startswith("STORE_")
-        and _names(one)[:1] == (name,)
-        and "dtype" in _names(before)
-        and before.opname == "LOAD_ATTR"
-    ]
+@cache
+def _goes_on(code: CodeType, instruction: int) -> bool:
+    place = _place(code, instruction)
+    if place is None:
+        return False
+    _, last, _, end = place
+    rest = _line(code, last)[end:].strip() or _line(code, last + 1).strip()
+    return rest.startswith(b".")
 
 
-def _instructions(code: CodeType) -> tuple[list[dis.Instruction], list[int]]:
-    known = _CODES.get(code)
-    if known is None:
-        found = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "EXTENDED_ARG")]
-        known = _CODES[code] = found, [one.offset for one in found]
-    return known
+def _place(code: CodeType, instruction: int) -> Place | None:
+    """None where Python was told to forget it."""
+    line, last, column, end = next(islice(code.co_positions(), instruction // 2, None))
+    return None if line is None or last is None or column is None or end is None else (line, last, column, end)
 
 
-def _names(one: dis.Instruction) -> tuple[Any, ...]:
-    return one.argval if isinstance(one.argval, tuple) else (one.argval,)
+def _parsed(code: CodeType, place: Place) -> ast.expr | None:
+    """The expression at a place; the places inside it are those in the file."""
+    line, last, column, end = place
+    rows = [_line(code, number) for number in range(line, last + 1)]
+    rows[-1] = rows[-1][:end]
+    rows[0] = b" " * column + rows[0][column:]
+    try:
+        tree = ast.parse(b"(" + b"\n" * line + b"".join(rows) + b")", mode="eval")
+    except (SyntaxError, ValueError):
+        return None
+    ast.increment_lineno(tree, -1)
+    return tree.body
+
+
+def _line(code: CodeType, number: int) -> bytes:
+    return linecache.getline(code.co_filename, number).encode()

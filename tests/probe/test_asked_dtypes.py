@@ -84,6 +84,15 @@ def test_a_dtype_that_is_named_is_a_constant() -> None:
     assert cast.dtype is torch.float32
 
 
+def test_a_dtype_that_an_inner_call_reads_is_not_that_of_the_outer() -> None:
+    def used(h: Tensor, n: Tensor) -> Tensor:
+        return F.softmax(dtype=torch.float32, input=n.to(h.dtype), dim=-1)
+
+    dtypes = {one.node.name: one.dtype for one in replay(recorded(used), O1_FP16).nodes}
+    assert dtypes["to"] is torch.float16
+    assert dtypes["softmax"] is torch.float32
+
+
 def test_a_cast_within_an_expression_leaves_the_tensor_what_it_was() -> None:
     def used(h: Tensor, n: Tensor) -> Tensor:
         level = h.float().square().mean()
