@@ -138,4 +138,6 @@ def _refusal(one: Operator) -> str:
     if one.trouble == "unsupported" and one.amax >= FP16.overflow_threshold:
         cure = "fill with -inf or torch.finfo(x.dtype).min" if one.operator in _FILLS else "cast with .float() before"
         return f"it raises an error in FP16, which cannot hold {magnitude(one.amax)}: {cure}"
+    if one.operator.startswith("fft_") and not one.dtype.endswith("bfloat16"):
+        return "it raises an error in FP16, where cuFFT takes powers of two only as lengths: cast with .float() before"
     return f"{ails(one)}, and raises an error: cast with .float() or .to() what it reads"

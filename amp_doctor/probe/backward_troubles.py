@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amp_doctor.probe.compare import Compared
-    from amp_doctor.probe.replay import Node, Replayed
+    from amp_doctor.probe.replayed import Node, Replayed
 
 # The share of a gradient that a backward may lose beyond what it was given without it, weighed by what that changes.
 _LOST = 0.1

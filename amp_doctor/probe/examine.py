@@ -13,12 +13,22 @@ from amp_doctor.probe.exact import replay_exactly
 from amp_doctor.probe.graph_calls import OutOfTime
 from amp_doctor.probe.keeping import SCALE, TOLERANCE, kept, scaled
 from amp_doctor.probe.precisions import O1_BF16, O1_FP16, O2_FP16, O3_FP16, WRITTEN, Precision
-from amp_doctor.probe.troubles import COLLAPSE, MASK, OVERFLOWS, PRECISION, UNDERFLOW, Trouble, operators, troubles
+from amp_doctor.probe.troubles import (
+    COLLAPSE,
+    MASK,
+    OVERFLOW,
+    OVERFLOWS,
+    PRECISION,
+    UNDERFLOW,
+    Trouble,
+    operators,
+    troubles,
+)
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator
     from amp_doctor.probe.recorded import Recording
-    from amp_doctor.probe.replay import Replayed
+    from amp_doctor.probe.replayed import Replayed
 
 # The order in which there is time for them, the most useful first; what must stay in FP32 is tried out between the two.
 _FIRST = (O1_FP16, WRITTEN, O1_BF16)
@@ -87,8 +97,11 @@ class _Examination:
 
     def _replay(self, precision: Precision) -> None:
         replayed = scaled(self._recording, precision, self._deadline, scale=self._scale)
-        found = (*troubles(replayed), *backward_troubles(replayed))
-        self._found[precision] = tuple(sorted(found, key=lambda one: -one.rank))
+        found, backward = troubles(replayed), backward_troubles(replayed)
+        if any(one.node.masks and one.trouble == OVERFLOW for one in found):
+            # What reads the mask has no gradient but NaN, and hands it on.
+            backward = tuple(one for one in backward if one.trouble != OVERFLOW)
+        self._found[precision] = tuple(sorted((*found, *backward), key=lambda one: -one.rank))
         self._replays.append(replayed)
 
     def _keep(self) -> None:

@@ -17,7 +17,7 @@ from amp_doctor.probe.dtypes import LOW
 if TYPE_CHECKING:
     from torch import fx
 
-    from amp_doctor.probe.replay import Node, Replayed
+    from amp_doctor.probe.replayed import Node, Replayed
 
 
 @dataclass(frozen=True, slots=True)

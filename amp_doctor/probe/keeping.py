@@ -10,7 +10,7 @@ import torch
 from amp_doctor.numerics.formats import FP16
 from amp_doctor.probe.backward_troubles import backward_troubles
 from amp_doctor.probe.graph_calls import OutOfTime
-from amp_doctor.probe.replay import Replayed, replay
+from amp_doctor.probe.replay import replay
 from amp_doctor.probe.troubles import BESIDE, BY_OUTCOME, MASK, Trouble, place, troubles
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from amp_doctor.probe.precisions import Precision
     from amp_doctor.probe.recorded import Recording
-    from amp_doctor.probe.replay import Node
+    from amp_doctor.probe.replayed import Node, Replayed
 
 # What a GradScaler begins with; and the most that a loss in half can be multiplied by.
 SCALE = 65536.0

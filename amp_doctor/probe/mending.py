@@ -13,18 +13,28 @@ if TYPE_CHECKING:
 
 MASKS = frozenset(("where", "masked_fill", "masked_fill_"))
 _LARGE = 60000
+# What is hidden lies so many times further from zero than all that is not.
+_FAR = 100.0
 
 
-def mended(wide: Tensor, low: Tensor, *, masks: bool) -> tuple[Tensor, bool]:
+def mended(wide: Tensor, low: Tensor, *, masks: bool, product: bool, constant: bool) -> tuple[Tensor, bool]:
     """`low` with FP32's numbers, within the range, where it alone is not finite; and whether it is a mask all the same.
 
-    The -inf of a mask stays, since what it hides is meant to vanish: that of an operator that masks, or reads a mask
-    (`masks`), or of a tensor that is zero wherever it is finite, as one to be added to the logits.
+    The infinities of a mask stay, since what it hides is meant to vanish: those of an operator that masks, or reads a
+    mask (`masks`), or, but of a matrix `product`, numbers far below all others, as where a mask is added to the logits,
+    or far from them on either side, where a `constant` of the call is beyond the range itself.
     """
     wide = wide.detach()
     finite = low.isfinite()
-    hidden = (low == -torch.inf) & (wide <= -FP16.overflow_threshold)
-    stays = bool(hidden.any()) and (masks or (bool(finite.any()) and not low.detach()[finite].any()))
+    hidden = low.isinf() & (wide.abs() >= FP16.overflow_threshold) & (low.sign() == wide.sign())
+    stays = bool(hidden.any()) and (masks or (not product and _far(wide[hidden], low.detach()[~hidden], constant)))
     if stays:
         finite = finite | hidden
     return torch.where(finite, low, wide.clamp(-_LARGE, _LARGE).to(low.dtype)), stays
+
+
+def _far(hidden: Tensor, shown: Tensor, either: bool) -> bool:
+    """Whether numbers are meant to hide: on one side, and all others are finite and far nearer to zero."""
+    if not shown.numel() or ((hidden > 0).any() and not (either and (hidden > 0).all())):
+        return False
+    return float(hidden.abs().min()) >= _FAR * float(shown.abs().max())

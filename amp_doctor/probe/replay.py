@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +16,17 @@ import torch
 from torch import Tensor, fx
 
 from amp_doctor.probe.accumulation import swallowed, terms_of
-from amp_doctor.probe.backward import Edge, Flow, Watch
+from amp_doctor.probe.backward import Edge, Watch
 from amp_doctor.probe.calls import generator_at
 from amp_doctor.probe.compare import Compared, compare
 from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, widened, within_range
 from amp_doctor.probe.flops import Flops, recurrent
 from amp_doctor.probe.graph_calls import OutOfTime, gives_no_tensor, invoke, last_uses, name_of
-from amp_doctor.probe.half_calls import CREATED, half_call, mixes
+from amp_doctor.probe.half_calls import CREATED, beyond, half_call, mixes
 from amp_doctor.probe.mending import MASKS, mended
 from amp_doctor.probe.positions import collapsed
 from amp_doctor.probe.precisions import Precision, Rules
+from amp_doctor.probe.replayed import Node, Replayed
 from amp_doctor.probe.tape import UNINITIALISED
 
 if TYPE_CHECKING:
@@ -37,48 +37,6 @@ if TYPE_CHECKING:
 _NORMS = frozenset("batch_norm layer_norm group_norm instance_norm rms_norm".split())
 _CASTS = frozenset("float half bfloat16 to type type_as".split())
 _FILLS = MASKS | {"fill_", "full_like"}
-
-
-@dataclass(slots=True)
-class Node:
-    """What a call came to. `dtype` is that of its result under the precision; `inputs` are the nodes it read.
-
-    `refused` holds the words of an error that the reduced precision raised, `mixed` whether half met FP32 there; `cast`
-    the largest magnitude of an input that the cast to half made infinite; `swallowed` the share of a sum that it does
-    not notice; `masks` that its infinities are those of a mask; `collapsed` the share of neighbouring whole numbers
-    that are the same now. `flow` is what its backward did, where there was one.
-    """
-
-    node: fx.Node
-    dtype: torch.dtype | None = None
-    compared: Compared = field(default_factory=Compared)
-    casts: int = 0
-    cast: float = 0.0
-    refused: str = ""
-    mixed: bool = False
-    swallowed: float = 0.0
-    masks: bool = False
-    collapsed: float = 0.0
-    flops: int = 0
-    inputs: tuple[fx.Node, ...] = ()
-    flow: Flow | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A step under one precision. `losses` are pairs, FP32 and reduced; `gradients` likewise one comparison per leaf.
-
-    `gradient_error` is the norm of the difference of all gradients over that of FP32's; `half_loss` is the largest
-    gradient of a scalar that is float16, as a loss may be, in true units.
-    """
-
-    precision: Precision
-    nodes: tuple[Node, ...]
-    losses: tuple[tuple[float, float], ...] = ()
-    gradients: tuple[tuple[str, Compared], ...] = ()
-    gradient_error: float = 0.0
-    scale: float = 1.0
-    half_loss: float = 0.0
 
 
 def replay(
@@ -167,7 +125,9 @@ class _Run:
         if wide.dtype in LOW:
             wide = wide.detach().float().requires_grad_(wide.requires_grad)
         to = self._precision.weights
-        if to is not None and low.dtype is torch.float32 and not self._of_norm(node):
+        # A number of nobody's is no part of the model: a loss scale, the target of a loss.
+        belongs = leaf.path or leaf.requires_grad or low.dim() > 0
+        if to is not None and low.dtype is torch.float32 and belongs and not self._of_norm(node):
             low = low.detach().to(to).requires_grad_(low.requires_grad)
         self._wide[node], self._low[node] = wide, low
         if leaf.requires_grad:
@@ -191,8 +151,7 @@ class _Run:
         state = torch.default_generator.get_state() if "rng" in node.meta else None
         low_args = self._given(node, self._low)
         # The lowest number of the dtype at hand, as masks have it: under another dtype it is another.
-        half = is_low(low_args[0]) if name in _FILLS else name in CREATED and self._precision.weights is not None
-        extremes = self._precision.low if half else torch.float32
+        extremes = self._precision.low if self._fills_half(name, low_args) else torch.float32
         args, kwargs = within_range(widened(self._given(node, self._wide)), extremes)
         edges = self._edges(args, kwargs)
         with Flops() as flops:
@@ -242,9 +201,16 @@ class _Run:
         if not found.compared.broken:
             return low
         masks = name_of(found.node) in MASKS or not self._masks.isdisjoint(found.inputs)
-        whole, found.masks = mended(wide, low, masks=masks)
+        meant = 0.0 if found.flops else beyond(found.node.args)
+        whole, found.masks = mended(wide, low, masks=masks, product=found.flops > 0, constant=meant > 0)
         self._masks.update((found.node,) if found.masks else ())
         return low if found.node.meta.get("mutates") else whole
+
+    def _fills_half(self, name: str, given: Any) -> bool:
+        args, kwargs = given
+        if name in CREATED:
+            return self._precision.weights is not None or kwargs.get("dtype") in LOW
+        return name in _FILLS and is_low(args)
 
     def _edges(self, args: Any, kwargs: Any) -> dict[Any, Edge]:
         return self._watch.arguments((args, kwargs)) if self._with_backward else {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Operator, Profile, Source
     from amp_doctor.probe.examine import Examined
     from amp_doctor.probe.record import Recorder
-    from amp_doctor.probe.replay import Replayed
+    from amp_doctor.probe.replayed import Replayed
     from amp_doctor.probe.session import Session
 
 # Counted from 0.

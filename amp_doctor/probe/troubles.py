@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from amp_doctor.numerics.formats import Format
     from amp_doctor.probe.compare import Compared
-    from amp_doctor.probe.replay import Node, Replayed
+    from amp_doctor.probe.replayed import Node, Replayed
 
 OVERFLOW, UNDERFLOW, PRECISION, ACCUMULATION = "overflow", "underflow", "precision", "accumulation"
 # Infinities where FP32 has none.

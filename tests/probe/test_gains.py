@@ -13,7 +13,7 @@ from amp_doctor.probe.replay import replay
 from tests.probe.test_record import record
 
 if TYPE_CHECKING:
-    from amp_doctor.probe.replay import Replayed
+    from amp_doctor.probe.replayed import Replayed
 
 
 def replayed(width: int, precision: Precision) -> Replayed:

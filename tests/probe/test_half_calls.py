@@ -108,12 +108,20 @@ def test_a_mixture_of_dtypes_is_told_from_what_has_no_half() -> None:
     assert (operator.operator, operator.trouble) == ("index_add", "mixed")
 
 
+def added(h: Tensor, bias: Tensor) -> Tensor:
+    scores = h * 0.5
+    scores += bias  # in half, whatever the bias is
+    return scores
+
+
 SHOWN: Tensor = torch.ones(16, 32).tril(8) > 0
 SHARES = torch.softmax
 MASKS: dict[str, Used] = {
     "by where": lambda h: SHARES(torch.where(SHOWN, h, -1e9), -1) @ h.T,
     "scaled": lambda h: SHARES(torch.where(SHOWN, h, -1e9) * 0.5, -1) @ h.T,
     "added": lambda h: SHARES(h + ((~SHOWN).float() * -1e9).to(h.dtype), -1) @ h.T,
+    "added to the logits": lambda h: SHARES(added(h, (~SHOWN).float() * -1e9), -1) @ h.T,
+    "subtracted": lambda h: SHARES(h - 1e30 * (~SHOWN).to(h.dtype), -1) @ h.T,
     "by hand": lambda h: (torch.where(SHOWN, h, -1e9) - h.amax(1, keepdim=True)).exp() @ h.T,
 }
 
@@ -130,8 +138,24 @@ def test_a_mask_is_an_overflow_only_where_it_hides_everything(
     worst = examined.operators[0]
     by_hand = used is MASKS["by hand"]  # the maximum of the row is that of what was hidden, too
     assert worst.trouble == ("overflow" if whole and not by_hand else "mask")
-    assert worst.operator in ("where", "to")
+    assert worst.operator in ("where", "to", "add", "add_", "iadd", "mul", "rmul")
     assert bool(examined.kept) == (whole and not by_hand)
+
+
+def test_the_lowest_number_of_a_half_tensor_is_that_of_half() -> None:
+    """As GPT-Neo makes a tensor of it, which in FP16 is the lowest of FP16."""
+
+    def filled(h: Tensor) -> Tensor:
+        lowest = torch.tensor(torch.finfo(h.dtype).min, dtype=h.dtype)
+        return torch.where(SHOWN, h, lowest).softmax(-1) @ h.T
+
+    assert examine(recorded(filled), seconds=60).operators == ()
+
+
+def test_a_number_beside_the_model_stays_what_it_is_in_half() -> None:
+    """As the scale of a GradScaler, 65536, which FP16 does not have."""
+    scale = torch.tensor(65536.0)
+    assert examine(recorded(lambda h: (h.mean() * scale) / scale), seconds=60).operators == ()
 
 
 POSITIONS: dict[str, tuple[str, Callable[[int], Tensor]]] = {
