@@ -45,6 +45,10 @@ def merged(a: Profile, b: Profile) -> Profile:
         ),
         memory=max(a.memory, b.memory, key=lambda one: (one.parameters, one.saved_bytes or 0, repr(one))),
         notes=tuple(sorted({*a.notes, *b.notes})),
+        places={
+            name: min(filter(None, (a.places.get(name), b.places.get(name))), key=lambda one: (one.path, one.line))
+            for name in sorted({*a.places, *b.places})
+        },
         replay=max(filter(None, (a.replay, b.replay)), key=lambda one: (one.recorded, repr(one)), default=None),
     )
 

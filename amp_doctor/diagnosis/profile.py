@@ -23,6 +23,8 @@ UPDATE = "update"
 ROLES = (ACTIVATION, ACTIVATION_GRAD, WEIGHT, WEIGHT_GRAD, UPDATE)
 GRADIENTS = (ACTIVATION_GRAD, WEIGHT_GRAD)
 
+BACKWARD, STEP = "backward", "step"
+
 # How a run ended, the worse the later; a merge keeps the worse.
 ENDS = ("", "steps", "finished", "time-limit", "interrupted", "exception")
 # Where a value was met, in the order in which a step meets them.
@@ -270,7 +272,10 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Everything a probed run has seen; see DESIGN section 6 for the JSON."""
+    """Everything a probed run has seen; see DESIGN section 6 for the JSON.
+
+    `places` are the lines of the user's own code that start a backward pass (BACKWARD) and step an optimizer (STEP).
+    """
 
     torch: str = ""
     device: Device = field(default_factory=Device)
@@ -291,6 +296,7 @@ class Profile:
     memory: Memory = field(default_factory=Memory)
     notes: tuple[str, ...] = ()
     replay: Replay | None = None
+    places: Mapping[str, Source] = field(default_factory=dict)
 
     def __add__(self, other: Profile) -> Profile:
         from amp_doctor.diagnosis.merge import merged

@@ -59,6 +59,7 @@ def to_values(profile: Profile) -> dict[str, Any]:
         "memory": asdict(profile.memory),
         "notes": list(profile.notes),
         **({"replay": _replay_values(profile.replay)} if profile.replay is not None else {}),
+        "places": {name: asdict(source) for name, source in profile.places.items()},
     }
 
 
@@ -104,6 +105,7 @@ def _profile(values: dict[str, Any]) -> Profile:
         memory=Memory(**values["memory"]),
         notes=tuple(values["notes"]),
         replay=_replay(values.get("replay")),
+        places={name: Source(**source) for name, source in values.get("places", {}).items()},
     )
 
 

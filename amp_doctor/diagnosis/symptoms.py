@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amp_doctor import catalog
 from amp_doctor.diagnosis.consequences import without_consequences
 from amp_doctor.diagnosis.facts import facts
+from amp_doctor.diagnosis.profile import BACKWARD, STEP
 from amp_doctor.diagnosis.registry import Draft, symptoms, worst
 from amp_doctor.finding import NOWHERE, Finding, Span
 
@@ -16,16 +17,26 @@ if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Profile, Source
 
 
+# What is wrong with the optimizer or the scaler stands where they step, what is wrong with the machine nowhere.
+_PLACES = {**dict.fromkeys(("AMP604", "AMP608", "AMP609", "AMP610", "AMP611", "AMP615", "AMP616"), STEP), "AMP614": ""}
+
+
 def findings(profile: Profile) -> list[Finding]:
     """What is wrong, by severity, then by code, then worst layer first.
 
-    A finding stands at the line that calls its layer, or a layer around it, where that is known, else at none.
+    A finding stands at the line that calls its layer, or a layer around it, where that is known; one about the whole
+    run where the optimizer steps or the backward pass starts; else at none.
     """
     known = facts(profile)
     sources = {layer.name: layer.source for layer in profile.layers}
     drafts = without_consequences({code: list(look(known)) for code, look in symptoms().items()}, known)
     found = [
-        _finding(code, draft, draft.source or _source(draft.layer or "", sources), profile.script)
+        _finding(
+            code,
+            draft,
+            draft.source or _source(draft.layer or "", sources) or profile.places.get(_PLACES.get(code, BACKWARD)),
+            profile.script,
+        )
         for code, ones in drafts.items()
         for draft in worst(ones)
     ]

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
-from amp_doctor.diagnosis.profile import WEIGHT_GRAD
+from amp_doctor.diagnosis.profile import BACKWARD, WEIGHT_GRAD
 from amp_doctor.probe.count import countable
 from amp_doctor.probe.depth import Depth
 from amp_doctor.probe.names import calling_line
@@ -154,6 +154,7 @@ class Gradients:
                 with self._session.guard("loss"), torch._C.DisableTorchFunction():
                     self._keep_loss(tensors)
                     self.line = calling_line()
+                    self._session.place(BACKWARD)
         self._session.backward_ends()
         return result
 

@@ -16,9 +16,11 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from amp_doctor.diagnosis.profile import Source
+from amp_doctor.probe.traces import INSTALLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from torch import Tensor
 
@@ -145,6 +147,17 @@ class Names:
     def _adopt(self, orphan: Record, record: Record) -> None:
         """A parameter that was counted before its module was met is that module's: the profile adds the two up."""
         orphan.heir = record
+
+
+def own_line() -> Source | None:
+    """The nearest line of the user's own code, which no package has installed, that is being executed."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module, path = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        if not module.startswith(("torch.", "amp_doctor.")) and not path.startswith(INSTALLED):
+            return Source(path, frame.f_lineno)
+        frame = frame.f_back
+    return None
 
 
 def calling_line() -> Source | None:

@@ -107,6 +107,7 @@ class Scratch:
             operators=tuple(replace(one, source=self._original(one.source)) for one in profile.operators),
             first_nonfinite=profile.first_nonfinite
             and replace(profile.first_nonfinite, source=self._original(profile.first_nonfinite.source)),
+            places={name: self._original(source) or source for name, source in profile.places.items()},
             notes=(*profile.notes, *self.notes()),
         )
 

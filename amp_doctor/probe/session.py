@@ -16,7 +16,7 @@ from amp_doctor.probe.device import describe
 from amp_doctor.probe.eager import Eager
 from amp_doctor.probe.gradients import Gradients
 from amp_doctor.probe.guard import Guard
-from amp_doctor.probe.names import Names
+from amp_doctor.probe.names import Names, own_line
 from amp_doctor.probe.nonfinite import Nonfinite
 from amp_doctor.probe.operators import OperatorLog
 from amp_doctor.probe.patches import Patches
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from amp_doctor.diagnosis.profile import Profile
+    from amp_doctor.diagnosis.profile import Profile, Source
     from amp_doctor.probe.impose import Imposed
     from amp_doctor.probe.names import Record
 
@@ -53,6 +53,7 @@ class Session:
         self.stops = 0
         self.notes: list[str] = []
         self.loss: list[float] = []
+        self.places: dict[str, Source] = {}
         self.on_step: Callable[[int, int], None] | None = None
         self.firm_end: Callable[[], None] = lambda: None
         self.names = Names()
@@ -133,6 +134,11 @@ class Session:
         """Say something in the profile, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def place(self, name: str) -> None:
+        """The line of the user's code that does this for the first time."""
+        if name not in self.places and (line := own_line()) is not None:
+            self.places[name] = line
 
     def guard(self, collector: str) -> Guard:
         """A net for one collector: what it raises becomes a note, and it is switched off."""

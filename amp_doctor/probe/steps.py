@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from amp_doctor.diagnosis.profile import STEP
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -179,6 +181,7 @@ class StepCounter:
         log.streak += 1
         if self.first is None:
             self.first = log
+            self._session.place(STEP)
         if log is self.first:
             for other in self._logs.values():
                 other.streak = 0

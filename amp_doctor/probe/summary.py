@@ -67,6 +67,7 @@ def profile_of(session: Session, how: str, seconds: float) -> Profile:
         layers=layers,
         operators=session.operators.operators(session.names.full),
         first_nonfinite=session.nonfinite.first(),
+        places=dict(session.places),
         precision=Precision(
             tuple(sorted(session.scalers.autocast)),
             session.scalers.used,

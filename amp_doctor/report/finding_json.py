@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.catalog import url
+from amp_doctor.finding import NOWHERE
 from amp_doctor.report.edits import regions
 
 if TYPE_CHECKING:
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def finding_values(finding: Finding, sources: Mapping[str, str]) -> dict[str, Any]:
-    """A declared shape, not a dump of our classes; `sources` maps paths to the texts that fixes edit."""
+    """A declared shape, not a dump of our classes; `sources` maps paths to the texts that fixes edit.
+
+    Line and column are null for what the probe has found no line for.
+    """
     return {
         "code": finding.code,
         "name": finding.name,
@@ -31,7 +35,9 @@ def finding_values(finding: Finding, sources: Mapping[str, str]) -> dict[str, An
     }
 
 
-def _span(span: Span) -> dict[str, int]:
+def _span(span: Span) -> dict[str, int | None]:
+    if span is NOWHERE:
+        return dict.fromkeys(("line", "column", "end_line", "end_column"))
     return {
         "line": span.line,
         "column": span.column,

@@ -7,6 +7,7 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from amp_doctor.finding import NOWHERE
 from amp_doctor.report.text import source_lines
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def fingerprints(findings: Iterable[Finding], sources: Mapping[str, str]) -> lis
     split = cache(lambda path, cell: source_lines(sources, path, cell))
     for finding in findings:
         lines, line = split(finding.path, finding.cell), finding.span.line
-        text = "".join(lines[line - 1].split()) if 0 < line <= len(lines) else finding.message
+        known = 0 < line <= len(lines) and finding.span is not NOWHERE
+        text = "".join(lines[line - 1].split()) if known else finding.message
         kind = (finding.path, finding.code, text)
         seen[kind] += 1
         out.append(f"{sha256(chr(0).join(kind).encode(errors='replace')).hexdigest()[:16]}:{seen[kind]}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from amp_doctor import __version__
 from amp_doctor.diagnosis.profile import GRADIENTS
 from amp_doctor.diagnosis.trust import trusted
+from amp_doctor.finding import NOWHERE
 from amp_doctor.report.html_frames import FRAMES, picker
 from amp_doctor.report.html_text import bulleted, finding_item, line_of, listed, rows, tag, words
 from amp_doctor.report.profile_advice import cost_lines, grounds_lines
@@ -177,8 +178,8 @@ def _findings(told: Told) -> str:
 
 
 def _line(finding: Finding) -> int:
-    """0 where the finding has no line of its own: it is filed at the first line of the script then."""
-    return finding.span.line if finding.span.line > 1 else 0
+    """0 where the finding has no line."""
+    return finding.span.line if finding.span is not NOWHERE else 0
 
 
 def _layer(finding: Finding) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from amp_doctor.finding import Severity
+from amp_doctor.finding import NOWHERE, Severity
 from amp_doctor.report.summary import sentence, shown
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ def to_github(report: LintReport) -> str:
 
 def _command(finding: Finding) -> str:
     span = finding.span
-    properties = {"file": finding.path, "line": str(span.line), "endLine": str(span.end_line)}
-    if span.line == span.end_line:
+    properties = {"file": finding.path}
+    if span is not NOWHERE:
+        properties |= {"line": str(span.line), "endLine": str(span.end_line)}
+    if span.line == span.end_line and span is not NOWHERE:
         # GitHub refuses columns on an annotation of several lines.
         properties |= {"col": str(span.column), "endColumn": str(span.end_column)}
     properties["title"] = f"{finding.code} {finding.name}"
-    place = f"{finding.path}:{span.line}:{span.column}"
+    place = f"{finding.path}:{span.line}:{span.column}" if span is not NOWHERE else finding.path
     if finding.cell is not None:
         place = f"{finding.path}:cell {finding.cell}:{span.line}:{span.column}"
     listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor import __version__
+from amp_doctor.finding import NOWHERE
 from amp_doctor.report.edits import regions
 from amp_doctor.report.fingerprints import fingerprints
 from amp_doctor.report.sarif_rules import sarif_rule
@@ -86,6 +87,8 @@ def _result(finding: Finding, sources: Mapping[str, str], index: int, fingerprin
 
 
 def _location(path: str, span: Span) -> dict[str, Any]:
+    if span is NOWHERE:
+        return {"physicalLocation": {"artifactLocation": _artifact(path)}}
     if (span.line, span.column) == (span.end_line, span.end_column):  # of a run only the line is known
         region = {"startLine": span.line}
         return {"physicalLocation": {"artifactLocation": _artifact(path), "region": region}}

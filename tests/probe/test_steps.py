@@ -27,6 +27,21 @@ each_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 INFINITE = {2, 3, 6}
 
 
+def test_the_first_step_and_backward_pass_have_their_lines() -> None:
+    """Of the user's own code, however deep in a library they are."""
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Probe(steps=3) as probe:
+        for _ in range(5):
+            backward(model)
+            optimizer.step()
+    lines = {name: (source.path, source.line) for name, source in probe.profile.places.items()}
+    code = backward.__code__
+    assert lines["backward"] == (__file__, code.co_firstlineno + 5)
+    first = test_the_first_step_and_backward_pass_have_their_lines.__code__.co_firstlineno
+    assert lines["step"] == (__file__, first + 7)
+
+
 def linear() -> nn.Linear:
     torch.manual_seed(0)
     return nn.Linear(3, 2)
