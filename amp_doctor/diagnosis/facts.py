@@ -80,10 +80,13 @@ def facts(profile: Profile) -> Facts:
 
 def _peaks(profile: Profile, use: InUse) -> Iterable[Peak]:
     """One per layer or operator, the largest first; an operator beats its layer, for it has a line."""
+    # What a replay finds outside all children of a model belongs to the model, which bears the name of its class.
+    roots = [layer.name for layer in profile.layers if layer.name == layer.type]
     found: dict[str, Peak] = {}
     for peak in (*_operators(profile), *_outputs(profile, use), *_weights(profile)):
-        if peak.layer not in found or (peak.overflows and not found[peak.layer].overflows):
-            found[peak.layer] = peak
+        layer = peak.layer or (roots[0] if len(roots) == 1 else "")
+        if layer not in found or (peak.overflows and not found[layer].overflows):
+            found[layer] = peak
     return sorted(found.values(), key=lambda peak: (not peak.infinite, -peak.amax))
 
 

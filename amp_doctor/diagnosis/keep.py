@@ -7,6 +7,7 @@ was tried. Where both are known of a layer, the operator says what in it is to b
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.activations import float32_under_autocast, hands_on, makes_half
@@ -31,9 +32,8 @@ def forward(known: Facts) -> tuple[KeepFP32, ...]:
     for peak in known.peaks:
         if not peak.overflows:
             continue
-        amount = (
-            f"{peak.what} reaches {magnitude(peak.amax)}" if not peak.infinite else f"{peak.what} came out infinite"
-        )
+        told = not peak.infinite and isfinite(peak.amax)
+        amount = f"{peak.what} reaches {magnitude(peak.amax)}" if told else f"{peak.what} came out infinite"
         whole = KeepFP32(peak.layer, f"{amount}; FP16 ends at 65504")
         inside = [one for one in left if one.layer == peak.layer and one.trouble in OVERFLOWS]
         left = [one for one in left if one not in inside]

@@ -16,6 +16,7 @@ from amp_doctor.diagnosis.profile import (
     Profile,
     ScalerEvent,
 )
+from amp_doctor.numerics.formats import tellable
 
 
 def merged(a: Profile, b: Profile) -> Profile:
@@ -64,7 +65,7 @@ def _operators(a: tuple[Operator, ...], b: tuple[Operator, ...]) -> tuple[Operat
     found: dict[tuple[object, ...], Operator] = {}
     for one in (*a, *b):
         key = (one.operator, one.layer, one.source, one.precision, one.trouble, one.phase)
-        found[key] = max(one, found.get(key, one), key=lambda operator: (operator.amax, operator.lost))
+        found[key] = max(one, found.get(key, one), key=lambda operator: (tellable(operator.amax), operator.lost))
     return tuple(sorted(found.values(), key=lambda one: (-one.amax, one.layer, one.operator, str(one.source))))
 
 

@@ -66,6 +66,8 @@ def activations_overflow(facts: Facts) -> Iterable[Draft]:
                 f" (in the calibrated steps it reached {magnitude(peak.amax)})" if _predicted(facts, peak.amax) else ""
             )
             message = f"{seen}{finite}"
+        elif not isfinite(peak.amax):
+            message = f"{peak.what} came out infinite in FP16"
         else:
             message = f"{peak.what} reaches {magnitude(peak.amax)} and {becomes} infinite in FP16, which ends at 65504"
         yield Draft(

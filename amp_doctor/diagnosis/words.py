@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import frexp
+from math import frexp, isfinite
 
 from amp_doctor.diagnosis.profile import ACTIVATION, ACTIVATION_GRAD, UPDATE, WEIGHT, WEIGHT_GRAD
 
@@ -26,8 +26,10 @@ def percent(share: float) -> str:
 
 
 def magnitude(value: float) -> str:
-    """Three digits, thousands set apart, powers of ten without zeros: 71,234; 0.52; 3.1e-7."""
+    """Three digits, thousands set apart, powers of ten without zeros: 71,234; 0.52; 3.1e-7; inf."""
     size = abs(value)
+    if not isfinite(value):
+        return str(value)
     if size >= 1e7 or 0 < size < 1e-3:
         mantissa, _, exponent = f"{value:.1e}".partition("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

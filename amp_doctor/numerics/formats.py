@@ -7,6 +7,7 @@ or below half the smallest subnormal becomes zero, and overflow begins half a un
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import frexp, isfinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,6 @@ class Format:
     @property
     def max_exponent(self) -> int:
         """The exponent of `max`."""
-        from math import frexp
-
         return frexp(self.max)[1] - 1
 
     @property
@@ -69,3 +68,8 @@ E4M3 = Format("float8_e4m3fn", 3, -6, 448.0, saturates=True)
 E5M2 = Format("float8_e5m2", 2, -14, 57344.0)
 
 FORMATS = {one.name: one for one in (FP32, TF32, FP16, BF16, E4M3, E5M2)}
+
+
+def tellable(amax: float) -> tuple[bool, float]:
+    """Sorts magnitudes by what they tell: an infinite one does not say how far it would have gone."""
+    return isfinite(amax), amax

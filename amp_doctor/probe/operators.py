@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from amp_doctor.diagnosis.profile import Operator
-from amp_doctor.numerics.formats import FP16
+from amp_doctor.numerics.formats import FP16, tellable
 from amp_doctor.probe.count import countable
 from amp_doctor.probe.device_count import on_host
 from amp_doctor.probe.dtypes import dtype_name
@@ -123,7 +123,8 @@ class OperatorLog:
 
     def _keep(self, key: tuple[str, Any, Source | None], dtype: str, amax: float) -> None:
         filled = amax == torch.finfo(getattr(torch, dtype)).max
-        if amax >= FP16.overflow_threshold and not filled and amax > self._found.get(key, (0.0, ""))[0]:
+        known = self._found.get(key, (0.0, ""))[0]
+        if amax >= FP16.overflow_threshold and not filled and (not known or tellable(amax) > tellable(known)):
             self._found[key] = (amax, dtype)
 
     def operators(self, full: Callable[[Any], str]) -> tuple[Operator, ...]:

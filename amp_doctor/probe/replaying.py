@@ -16,6 +16,7 @@ from torch.overrides import _get_current_function_mode, _get_current_function_mo
 from torch.utils._device import DeviceContext
 
 from amp_doctor.diagnosis.profile import Replay
+from amp_doctor.numerics.formats import tellable
 from amp_doctor.probe.recordable import OTHER_RANK, Alone, ranks, unrecordable
 from amp_doctor.probe.traces import INSTALLED
 from amp_doctor.probe.troubles import BESIDE
@@ -157,7 +158,7 @@ def _joined(seen: tuple[Operator, ...], replayed: tuple[Operator, ...]) -> tuple
     joined = []
     for one in replayed:
         met = largest.pop((one.operator, one.source), None) if _overflows(one) and one.phase == "forward" else None
-        joined.append(replace(one, amax=max(one.amax, met.amax)) if met is not None else one)
+        joined.append(replace(one, amax=max(one.amax, met.amax, key=tellable)) if met is not None else one)
     first = [one for one in joined if _overflows(one) and one.precision.startswith("O1")]
     rest = [one for one in joined if one not in first]
     return (*first, *largest.values(), *rest)[:_OPERATORS]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
 
-from amp_doctor.diagnosis.profile import Source
+from amp_doctor.diagnosis import keep
+from amp_doctor.diagnosis.facts import facts
+from amp_doctor.diagnosis.profile import Operator, Source
 from amp_doctor.diagnosis.symptoms import findings
 from amp_doctor.diagnosis.words import count, listed, magnitude, percent, scale_words
 from amp_doctor.finding import Confidence, Severity
@@ -29,6 +32,16 @@ def test_the_worst_five_are_named_and_the_others_counted() -> None:
     assert [finding.layer for finding in found] == ["fc8", "fc7", "fc6", "fc5", "fc4"]
     assert ["more layer" in finding.message for finding in found] == [False] * 4 + [True]
     assert found[-1].message.endswith("(and 4 more layers like it)")
+
+
+@pytest.mark.parametrize(("amax", "words"), [(81000.0, "reaches 81,000"), (inf, "came out infinite")])
+def test_what_is_infinite_from_the_start_is_not_said_to_reach_anything(amax: float, words: str) -> None:
+    matmul = Operator("matmul", "attn", Source("train.py", 7), "O1/float16", "overflow", "float16", amax)
+    profile = replace(miniature(OVERFLOW.format(0, 2)), operators=(matmul,))
+    [finding] = findings(profile)
+    assert finding.code == "AMP605"
+    assert f"the result of matmul in this layer {words}" in finding.message
+    assert words in keep.forward(facts(profile))[0].reason
 
 
 def test_a_finding_stands_where_the_layer_is_called_else_at_the_script() -> None:
@@ -90,7 +103,7 @@ def test_shares(share: float, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(71234.5, "71,234"), (66246.39, "66,246"), (0.52, "0.52"), (3.14e-7, "3.1e-7"), (1.0e30, "1e30"), (0.0, "0")],
+    [(71234.5, "71,234"), (66246.39, "66,246"), (0.52, "0.52"), (3.14e-7, "3.1e-7"), (1.0e30, "1e30"), (0.0, "0"), (inf, "inf")],
 )
 def test_magnitudes(value: float, words: str) -> None:
     assert magnitude(value) == words

@@ -329,6 +329,39 @@ def test_a_loss_in_half_takes_no_larger_scale_than_half_can_hold(factor: float, 
     assert regress(found.init_scale * 4, 20, autocast=True).profile.steps.skipped > 0
 
 
+class Logits(nn.Module):
+    """Attention scores far beyond 65504, which come out harmless."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+        nn.init.constant_(self.project.bias, 300.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.project(x)
+        return (h @ h.t()) @ h * 1e-12
+
+
+@pytest.mark.parametrize("mode", ["auto", "observe"])
+def test_a_product_that_comes_out_infinite_is_named_with_what_it_reached(mode: str) -> None:
+    torch.manual_seed(0)
+    model = Logits()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with DryRun(), Probe(steps=20, mode=mode) as probe:
+        scaler = torch.amp.GradScaler("cuda")
+        while True:
+            with torch.autocast("cuda"):
+                loss = model(torch.randn(8, 8)).square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    told = [one.message for one in probe.findings if one.code == "AMP605"]
+    assert len(told) == 1
+    assert told[0].startswith("the result of matmul in this layer reaches ")
+    assert "becomes infinite in FP16" in told[0]
+
+
 # --- whole scripts ------------------------------------------------------------------------------------------------------
 
 
