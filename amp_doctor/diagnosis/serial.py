@@ -59,7 +59,7 @@ def to_values(profile: Profile) -> dict[str, Any]:
         "memory": asdict(profile.memory),
         "notes": list(profile.notes),
         **({"replay": _replay_values(profile.replay)} if profile.replay is not None else {}),
-        "places": {name: asdict(source) for name, source in profile.places.items()},
+        **({"places": {name: asdict(source) for name, source in profile.places.items()}} if profile.places else {}),
     }
 
 
