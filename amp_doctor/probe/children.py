@@ -24,7 +24,7 @@ from amp_doctor.diagnosis.profile import Profile
 from amp_doctor.errors import ProfileError
 from amp_doctor.probe.patches import Patches
 from amp_doctor.probe.ranks import TIMEOUT, Ranks
-from amp_doctor.probe.recording import NO_TORCH, Recording
+from amp_doctor.probe.recording import NO_STEP, NO_TORCH, Recording
 from amp_doctor.probe.saving import ProfileFile, read
 from amp_doctor.probe.settings import Stop
 from amp_doctor.probe.traces import follows_stop, peel, summary
@@ -56,7 +56,6 @@ POOLS = {
 }
 # Ends the name of the mark that a child leaves when it is stopped.
 STOPPED = ".stopped"
-NO_STEP = "no optimizer step was seen"
 
 
 class Children:

@@ -19,9 +19,13 @@ from amp_doctor.probe.cuda_rules import (
     eligible,
     policy,
 )
+from amp_doctor.probe.nested import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    # From an operator and the memory of weights to the kernel.
+    Policy = Callable[[Any, "Casts"], Callable[..., Any]]
 
 AUTOCAST = "AutocastCUDA"
 
@@ -87,39 +91,28 @@ def autocast_rules() -> Iterator[tuple[str, str]]:
         yield f"{name}.data", LOWER_PRECISION
 
 
-def _lower_precision(op: Any, casts: Casts) -> Callable[..., Any]:
-    below = key(AUTOCAST)
+def _inputs_in(dtype_of: Callable[[tuple[Any, ...]], torch.dtype]) -> Policy:
+    """All inputs are cast to one dtype, which may depend on them."""
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(below):
-            dtype = torch.get_autocast_dtype("cuda")
-            return op(*[casts.cast(one, dtype) for one in args], **kwargs)
+    def make(op: Any, casts: Casts) -> Callable[..., Any]:
+        below = key(AUTOCAST)
 
-    return kernel
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._ExcludeDispatchKeyGuard(below):
+                dtype = dtype_of(args)
+                return op(*[casts.cast(one, dtype) for one in args], **kwargs)
 
+        return kernel
 
-def _fp32(op: Any, casts: Casts) -> Callable[..., Any]:
-    below = key(AUTOCAST)
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(below):
-            return op(*[casts.cast(one, torch.float32) for one in args], **kwargs)
-
-    return kernel
+    return make
 
 
-def _promote(op: Any, casts: Casts) -> Callable[..., Any]:
-    below = key(AUTOCAST)
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(below):
-            dtype = torch.get_autocast_dtype("cuda")
-            for one in tensors(args):
-                if one.is_floating_point():
-                    dtype = torch.promote_types(dtype, one.dtype)
-            return op(*[casts.cast(one, dtype) for one in args], **kwargs)
-
-    return kernel
+def _widest(args: tuple[Any, ...]) -> torch.dtype:
+    dtype = torch.get_autocast_dtype("cuda")
+    for one in tensors(args):
+        if one.is_floating_point():
+            dtype = torch.promote_types(dtype, one.dtype)
+    return dtype
 
 
 def _set_dtype(op: Any, _casts: Casts) -> Callable[..., Any]:
@@ -159,19 +152,10 @@ def _append_dtype(op: Any, _casts: Casts) -> Callable[..., Any]:
     return kernel
 
 
-POLICIES: dict[str, Callable[[Any, Casts], Callable[..., Any]]] = {
-    LOWER_PRECISION: _lower_precision,
-    FP32: _fp32,
-    PROMOTE: _promote,
+POLICIES: dict[str, Policy] = {
+    LOWER_PRECISION: _inputs_in(lambda _: torch.get_autocast_dtype("cuda")),
+    FP32: _inputs_in(lambda _: torch.float32),
+    PROMOTE: _inputs_in(_widest),
     SET_DTYPE: _set_dtype,
     APPEND_DTYPE: _append_dtype,
 }
-
-
-def tensors(values: Any) -> Iterator[Tensor]:
-    """The tensors among arguments, those in lists included."""
-    for one in values:
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, (list, tuple)):
-            yield from tensors(one)

@@ -13,6 +13,7 @@ from torch import Tensor
 from amp_doctor.numerics.formats import FP16
 from amp_doctor.probe.dtypes import LOW, in_dtype, narrowed, widened
 from amp_doctor.probe.graph_calls import invoke, name_of
+from amp_doctor.probe.nested import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +48,7 @@ _TO_REAL = ("irfft", "hfft")
 def half_call(node: fx.Node, args: Any, kwargs: Any, precision: Precision) -> Any:
     """The result; raises what the reduced precision raises."""
     name = name_of(node)
-    if name.startswith(_FOURIER) and any(one.dtype in _HALVES for one in _tensors((args, kwargs))):
+    if name.startswith(_FOURIER) and any(one.dtype in _HALVES for one in tensors((args, kwargs))):
         return _transformed(node, name.removeprefix(_FOURIER), args, kwargs)
     try:
         return invoke(node, args, kwargs)
@@ -63,7 +64,7 @@ def half_call(node: fx.Node, args: Any, kwargs: Any, precision: Precision) -> An
 
 def mixes(values: Any) -> bool:
     """Whether half tensors and FP32 ones are among the arguments of a call."""
-    dtypes = {one.dtype for one in _tensors((values,))}
+    dtypes = {one.dtype for one in tensors((values,))}
     return torch.float32 in dtypes and not dtypes.isdisjoint(LOW)
 
 
@@ -84,19 +85,9 @@ def _asks_for_dtype(node: fx.Node) -> bool:
     return any(name_of(one) in CREATED and one.kwargs.get("dtype") is not None for one in node.all_input_nodes)
 
 
-def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
-    for one in values:
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, (tuple, list)):
-            yield from _tensors(one)
-        elif isinstance(one, dict):
-            yield from _tensors(one.values())
-
-
 def _transformed(node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:
     """cuFFT in half takes lengths that are powers of two, and no bfloat16."""
-    if any(one.dtype is torch.bfloat16 for one in _tensors((args, kwargs))):
+    if any(one.dtype is torch.bfloat16 for one in tensors((args, kwargs))):
         raise RuntimeError("Unsupported dtype BFloat16")
     lengths = _lengths(name, *args, **kwargs)
     if any(one & (one - 1) for one in lengths):

@@ -29,6 +29,7 @@ WIDENED = (
     "--mode observe runs it as it is written"
 )
 NO_TORCH = "the script did not import torch"
+NO_STEP = "no optimizer step was seen"
 
 
 class Recording:

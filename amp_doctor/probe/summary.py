@@ -21,6 +21,7 @@ from amp_doctor.diagnosis.profile import (
 )
 from amp_doctor.probe.device import describe
 from amp_doctor.probe.dtypes import dtype_name
+from amp_doctor.probe.recording import NO_STEP
 from amp_doctor.probe.weights import optimizer_log
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _NOT_COVERED = {"deepspeed.runtime.engine": "DeepSpeed", "apex.amp": "apex.amp",
 
 def profile_of(session: Session, how: str, seconds: float) -> Profile:
     """The profile as it stands."""
-    settings, first = session.settings, session.steps.first
+    settings, run = session.settings, session.steps.run
     for module, record in session.names.modules():
         record.buffers = {
             name: dtype_name(buffer.dtype)
@@ -52,12 +53,7 @@ def profile_of(session: Session, how: str, seconds: float) -> Profile:
         command=settings.command,
         script=settings.script,
         mode=settings.mode,
-        steps=Steps(
-            settings.steps,
-            first.attempted if first else 0,
-            first.taken if first else 0,
-            first.skipped if first else 0,
-        ),
+        steps=Steps(settings.steps, run.attempted, run.taken, run.skipped),
         optimizers=logs,
         ended=how,
         ranks=1,
@@ -131,5 +127,5 @@ def _notes(session: Session) -> list[str]:
         if module in sys.modules
     ]
     if not session.steps.logs:
-        notes.append("no optimizer step was seen")
+        notes.append(NO_STEP)
     return notes

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from amp_doctor.diagnosis.profile import UPDATE, WEIGHT, OptimizerLog, Site
 from amp_doctor.probe.count import Tally, countable
-from amp_doctor.probe.dtypes import dtype_name
+from amp_doctor.probe.dtypes import LOW, dtype_name
 from amp_doctor.probe.float_bits import flat
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
+    from amp_doctor.probe.device_count import DeviceTally
     from amp_doctor.probe.session import Session
     from amp_doctor.probe.steps import Attempts
 
@@ -27,7 +29,6 @@ _EARLY = (1, 2, 5)
 _EVERY = 10
 # Elements of a parameter that are looked at; an odd stride, so that it does not follow a row.
 _ENOUGH = 1 << 18
-_HALVES = (torch.float16, torch.bfloat16)
 # State that `eps` is added to, by the names torch.optim gives it.
 _SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum", "acc_delta")
 
@@ -45,7 +46,7 @@ class Weights:
         step = self._session.step + 1
         return self._session.counting and not self._session.trial and (step in _EARLY or step % _EVERY == 0)
 
-    def count_all(self, model: Any) -> None:
+    def count_all(self, model: nn.Module) -> None:
         """Count the weights of a model as it starts."""
         for parameter in model.parameters():
             self._count(parameter, "weight")
@@ -81,23 +82,23 @@ class Weights:
                         parameter, old, new, self._session.sites.tally(record, UPDATE, new.device, sampled=sampled)
                     )
 
-    def _count(self, parameter: Any, phase: str) -> None:
+    def _count(self, parameter: Tensor, phase: str) -> None:
         record = self._session.names.owner(parameter)
         values = countable(parameter)
         if values is not None and self._session.wanted(record):
             self._session.sites.add(record, WEIGHT, values, phase)
 
-    def _update(self, parameter: Any, old: Tensor, new: Tensor, tally: Any) -> None:
+    def _update(self, parameter: Tensor, old: Tensor, new: Tensor, tally: Tally | DeviceTally) -> None:
         moved = new.double() - old.double() if new.dtype is torch.float64 else new.float() - old.float()
         tally.add(moved)
-        for half in _HALVES:
+        for half in LOW:
             name = dtype_name(half)
             if new.dtype is half:
                 # Too late to see the update itself: a gradient that moved nothing tells.
                 gradient = countable(parameter.grad)
                 wanted = part(gradient) != 0 if gradient is not None else torch.zeros_like(moved, dtype=torch.bool)
                 swallowed = (wanted & (moved == 0)).sum()
-            elif new.dtype in _HALVES:
+            elif new.dtype in LOW:
                 continue
             else:
                 weight = old.to(half)
