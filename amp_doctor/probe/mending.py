@@ -26,15 +26,17 @@ def mended(wide: Tensor, low: Tensor, *, masks: bool, product: bool, constant: b
     """
     wide = wide.detach()
     finite = low.isfinite()
-    hidden = low.isinf() & (wide.abs() >= FP16.overflow_threshold) & (low.sign() == wide.sign())
-    stays = bool(hidden.any()) and (masks or (not product and _far(wide[hidden], low.detach()[~hidden], constant)))
+    broken = wide.isfinite() & ~finite
+    hidden = broken & low.isinf() & (wide.abs() >= FP16.overflow_threshold) & (low.sign() == wide.sign())
+    far = not product and torch.equal(hidden, broken) and _far(wide[hidden], low.detach()[finite], either=constant)
+    stays = bool(hidden.any()) and (masks or far)
     if stays:
-        finite = finite | hidden
+        finite = finite | hidden | ~wide.isfinite()
     return torch.where(finite, low, wide.clamp(-_LARGE, _LARGE).to(low.dtype)), stays
 
 
-def _far(hidden: Tensor, shown: Tensor, either: bool) -> bool:
-    """Whether numbers are meant to hide: on one side, and all others are finite and far nearer to zero."""
+def _far(hidden: Tensor, shown: Tensor, *, either: bool) -> bool:
+    """Whether numbers are meant to hide: on one side, and all others are far nearer to zero."""
     if not shown.numel() or ((hidden > 0).any() and not (either and (hidden > 0).all())):
         return False
     return float(hidden.abs().min()) >= _FAR * float(shown.abs().max())

@@ -142,6 +142,18 @@ def test_a_mask_is_an_overflow_only_where_it_hides_everything(
     assert bool(examined.kept) == (whole and not by_hand)
 
 
+def test_what_is_infinite_in_float32_as_well_is_no_mask_of_the_rest() -> None:
+    """The logarithm of one minus a gate that has saturated: half has saturated earlier."""
+
+    def log_of_the_rest(h: Tensor) -> Tensor:
+        p = torch.sigmoid(h * 30)
+        return torch.log1p(-p + 1e-9).clamp(min=-100)
+
+    found = [one.trouble for one in examine(recorded(log_of_the_rest), seconds=60).operators if one.operator == "log1p"]
+    assert "mask" not in found
+    assert "overflow" in found
+
+
 def test_the_lowest_number_of_a_half_tensor_is_that_of_half() -> None:
     """As GPT-Neo makes a tensor of it, which in FP16 is the lowest of FP16."""
 
