@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.gradients import is_loss
-from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.precision import HALF, any_half
 from amp_doctor.diagnosis.profile import ACTIVATION, Layer, Profile
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _half(layer: Layer, guessed: bool, profile: Profile, use: InUse) -> bool:
     seen = layer.observed.get(ACTIVATION) or (layer.sites[ACTIVATION] if use.as_run else None)
     if seen is None or not seen.dtype:
         return guessed
-    if float32_under_autocast(layer) and not set(profile.precision.weights) & set(HALF):
+    if float32_under_autocast(layer) and not any_half(profile.precision.weights):
         return False  # autocast on a CPU does not protect it, on CUDA it does
     return seen.dtype in HALF
 

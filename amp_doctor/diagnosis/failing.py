@@ -11,7 +11,7 @@ from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.nonfinite import endless_skipping, origin
 from amp_doctor.diagnosis.operators import O1_FLOAT16
 from amp_doctor.diagnosis.profile import Source
-from amp_doctor.diagnosis.words import count
+from amp_doctor.diagnosis.words import count, line_words
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.facts import Facts
@@ -74,5 +74,4 @@ def refused_at(profile: Profile) -> tuple[str, Source | None] | None:
 
 
 def _at(source: Source | None) -> str:
-    file = re.split(r"[/\\]", source.path)[-1] if source else ""
-    return f" at {file}:{source.line}" if source else ""
+    return f" at {line_words(source)}" if source else ""

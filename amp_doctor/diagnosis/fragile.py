@@ -8,7 +8,7 @@ from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.nonfinite import origin
 from amp_doctor.diagnosis.operators import O0_FLOAT16, O1_BFLOAT16, O1_FLOAT16, REFUSED, adds_eps, ails, spoiled, tried
 from amp_doctor.diagnosis.outcomes import coarser
-from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.precision import any_half
 from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.registry import Draft, symptom
 from amp_doctor.diagnosis.underflow import vanishing
@@ -43,7 +43,7 @@ def refused(facts: Facts) -> Iterable[Draft]:
         ("",),
         severity=Severity.ERROR,
     )
-    if not set(facts.profile.precision.autocast) & set(HALF):
+    if not any_half(facts.profile.precision.autocast):
         if not facts.use.float16 and recommend(facts.profile).dtype == "float16":
             told = "once autocast is on, as advised, {}"
             yield from _drafts(

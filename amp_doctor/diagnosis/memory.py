@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.precision import any_half
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ def _level_as_run(profile: Profile) -> str:
     """The level at which the saved tensors were measured: that of the calibrated steps where there were any."""
     if profile.device.emulated:
         return "O0"  # a dry run computes in float32, and saves what it computes with
-    if set(profile.precision.weights) & set(HALF):
+    if any_half(profile.precision.weights):
         return "O3"
     widened = profile.precision.calibrated and not profile.device.native_bf16
-    return "O1" if set(profile.precision.autocast) & set(HALF) and not widened else "O0"
+    return "O1" if any_half(profile.precision.autocast) and not widened else "O0"

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from amp_doctor.diagnosis.profile import Profile
 
 # torch.amp.GradScaler starts here (torch 2.13, amp/grad_scaler.py).
@@ -33,19 +35,23 @@ class InUse:
         return self.bfloat16 and not self.float16
 
 
+def any_half(dtypes: Iterable[str]) -> bool:
+    """Whether a half dtype is among them."""
+    return any(dtype in HALF for dtype in dtypes)
+
+
 def in_use(profile: Profile) -> InUse:
     """What the script asked for, by its autocast regions and the dtypes of its weights."""
     precision = profile.precision
     asked = {*precision.autocast, *precision.weights}
     float16 = "float16" in asked
-    reduced = bool(asked & set(HALF))
     return InUse(
         float16=float16,
         bfloat16="bfloat16" in asked,
         scale=_scale(profile) if float16 else DEFAULT_SCALE,
         # Autocast can be widened for calibration, weights in half cannot.
         truncated="float16" in precision.weights or ("float16" in precision.autocast and not precision.calibrated),
-        as_run=reduced and not precision.calibrated,
+        as_run=any_half(asked) and not precision.calibrated,
     )
 
 

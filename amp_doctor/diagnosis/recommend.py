@@ -13,7 +13,6 @@ from amp_doctor.diagnosis.keep import forward, merged, refused
 from amp_doctor.diagnosis.memory import memory
 from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, too_coarse
 from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails
-from amp_doctor.diagnosis.precision import HALF
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 from amp_doctor.diagnosis.scale import Verdict, ceiling, few, loss_scale
 from amp_doctor.diagnosis.snippet import snippet
@@ -23,8 +22,6 @@ from amp_doctor.diagnosis.words import count, listed
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Profile
-
-_TF32 = (8, 0)
 
 
 def recommend(profile: Profile) -> Recommendation:
@@ -49,9 +46,7 @@ def recommend(profile: Profile) -> Recommendation:
         reasons=(why, *_distrust(profile), *reasons(known, verdict, merged(keep, refused(known)))),
         would_change=would_change(known, verdict, dtype, fits=fits),
     )
-    half_weights = bool(set(profile.precision.weights) & set(HALF))
-    tf32 = (profile.device.capability or (0, 0)) >= _TF32
-    return replace(found, snippet=snippet(found, profile.device.kind, half_weights=half_weights, tf32=tf32))
+    return replace(found, snippet=snippet(found, profile))
 
 
 def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdict) -> tuple[str, str]:

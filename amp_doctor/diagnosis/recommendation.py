@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.diagnosis.profile import Source
+from amp_doctor.diagnosis.words import line_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +51,7 @@ class KeepFP32:
         """The layer, or the operator with its line and its layer; of a path the file is enough beside these."""
         if self.whole:
             return self.layer
-        file = re.split(r"[/\\]", self.source.path)[-1] if self.source else ""
-        line = f" at {file}:{self.source.line}" if self.source else ""
+        line = f" at {line_words(self.source)}" if self.source else ""
         return f"{self.operator}{line}{f', in {self.layer}' if self.layer else ''}"
 
 

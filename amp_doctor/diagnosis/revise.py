@@ -28,6 +28,4 @@ def as_dtype(recommendation: Recommendation, dtype: str, profile: Profile) -> Re
     """The same facts, another dtype."""
     level = "O0" if dtype == "float32" else "O1"
     made = replace(recommendation, dtype=dtype, opt_level=level, confidence="medium", verified=None)
-    half = bool(set(profile.precision.weights) & {"float16", "bfloat16"})
-    tf32 = (profile.device.capability or (0, 0)) >= (8, 0)
-    return replace(made, snippet=snippet(made, profile.device.kind, half_weights=half, tf32=tf32))
+    return replace(made, snippet=snippet(made, profile))

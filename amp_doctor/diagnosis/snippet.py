@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.precision import any_half
 from amp_doctor.diagnosis.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from amp_doctor.diagnosis.profile import Profile
     from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 
 _REFUSED_LOSS = "binary_cross_entropy"
 _KINDS = ("cuda", "mps", "xpu")
+# The compute capability from which on GPUs have TF32.
+_TF32 = (8, 0)
 _CLIP = "    # Clip here, if at all: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
-
-
 # What a layer is called with may be nested: the states of an LSTM, a dictionary of masks, a packed sequence.
 _AS_FLOAT32 = (
     "def as_float32(value):",
@@ -31,13 +33,13 @@ _AS_FLOAT32 = (
 )
 
 
-def snippet(recommendation: Recommendation, kind: str, *, half_weights: bool, tf32: bool) -> str:
-    """Code around the names `model`, `optimizer`, `criterion` and `loader`, for the device type `kind`."""
-    device = kind if kind in _KINDS else "cuda"
+def snippet(recommendation: Recommendation, profile: Profile) -> str:
+    """Code around the names `model`, `optimizer`, `criterion` and `loader`, for the device of the run or for CUDA."""
+    device = profile.device.kind if profile.device.kind in _KINDS else "cuda"
     before: list[str] = []
     # CUDA's autocast takes no such loss: it is computed outside.
     outside = any(one.refused and one.operator.startswith(_REFUSED_LOSS) for one in recommendation.keep_fp32)
-    if half_weights:
+    if any_half(profile.precision.weights):
         before.append(
             "model.float()  # weights in FP32, before the optimizer is built: autocast casts what may be half"
         )
@@ -51,10 +53,16 @@ def snippet(recommendation: Recommendation, kind: str, *, half_weights: bool, tf
         before += _lines([one for one in recommendation.keep_fp32 if one.refused], device)
         loop = _bfloat16(device, outside=outside)
     else:
-        before += ['torch.set_float32_matmul_precision("high")  # TF32 in matrix products'] if tf32 else []
+        before += (
+            ['torch.set_float32_matmul_precision("high")  # TF32 in matrix products'] if _has_tf32(profile) else []
+        )
         loop = _float32()
     lines = [*before, *([""] if before else []), *loop]
     return "\n".join(["import torch", "", *lines[not lines[0] :]]) + "\n"
+
+
+def _has_tf32(profile: Profile) -> bool:
+    return (profile.device.capability or (0, 0)) >= _TF32
 
 
 def _scaler(recommendation: Recommendation, device: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.agreement import LOOKS, OPERATORS, Agreement
-from amp_doctor.diagnosis.precision import HALF
+from amp_doctor.diagnosis.precision import any_half
 from amp_doctor.diagnosis.trust import distrusted
 from amp_doctor.diagnosis.words import count
 
@@ -52,7 +52,7 @@ def _operators(finding: Finding, profile: Profile) -> str:
 
 
 def _half_weights(profile: Profile) -> bool:
-    return bool(set(profile.precision.weights) & set(HALF))
+    return any_half(profile.precision.weights)
 
 
 def _float16(profile: Profile) -> bool:
@@ -60,7 +60,7 @@ def _float16(profile: Profile) -> bool:
 
 
 def _autocast(profile: Profile) -> bool:
-    return bool(set(profile.precision.autocast) & set(HALF))
+    return any_half(profile.precision.autocast)
 
 
 def _scaler(profile: Profile) -> bool:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from math import frexp, isfinite
+from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.profile import ACTIVATION, ACTIVATION_GRAD, UPDATE, WEIGHT, WEIGHT_GRAD
 
+if TYPE_CHECKING:
+    from amp_doctor.diagnosis.profile import Source
+
+# Profiles travel between systems.
+_SEPARATOR = r"[/\\]"
 # What the elements of a site are called in a sentence.
 ROLE_WORDS = {
     ACTIVATION: "outputs",
@@ -42,6 +49,11 @@ def scale_words(scale: float) -> str:
     if significand == 0.5 and (scale > 2**20 or scale < 1):
         return f"2^{exponent - 1}"
     return f"{scale:.0f}" if scale >= 1 else f"{scale:.3g}"
+
+
+def line_words(source: Source) -> str:
+    """`train.py:12`: of the path the name of the file is enough in a sentence."""
+    return f"{re.split(_SEPARATOR, source.path)[-1]}:{source.line}"
 
 
 def count(number: int, noun: str) -> str:
