@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from amp_doctor.probe.dtypes import LOW
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-LOW = (torch.float16, torch.bfloat16)
 
 
 class _LogSoftmax(torch.autograd.Function):

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from amp_doctor.probe.dryrun_autocast import AUTOCAST, POLICIES, Casts, autocast_rules, key, overload, tensors
-from amp_doctor.probe.dryrun_fused import FUSED, LOW
+from amp_doctor.probe.dryrun_autocast import AUTOCAST, POLICIES, Casts, autocast_rules, key, overload
+from amp_doctor.probe.dryrun_fused import FUSED
+from amp_doctor.probe.dtypes import LOW
+from amp_doctor.probe.nested import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
