@@ -161,8 +161,7 @@ def float16_without_scaler(at: Moment[Backward]) -> Iterator[Draft]:
         "this loss was computed under float16 autocast without a gradient scaler: small gradients become zero",
         confidence=Confidence.MEDIUM,
     )
-    return
-    yield
+    yield from ()
 
 
 @check("AMP209", on=Finished)

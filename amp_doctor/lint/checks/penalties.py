@@ -21,8 +21,7 @@ def remember_gradient(at: Moment[OpCall]) -> Iterator[Draft]:
         create = at.event.arg(4, "create_graph")
         if isinstance(create, Literal) and create.value is True:
             at.interpreter.facts["penalty"] = at.event.at
-    return
-    yield
+    yield from ()
 
 
 @check("AMP223", on=Scale)

@@ -192,8 +192,7 @@ def scaler_without_autocast(at: Moment[Scale]) -> Iterator[Draft]:
             confidence=Confidence.MEDIUM,
         )
         at.interpreter.facts.setdefault("off", []).append((off[0], draft))
-    return
-    yield
+    yield from ()
 
 
 @check("AMP239", on=Finished)
@@ -208,8 +207,7 @@ def scaler_without_autocast_end(at: Moment[Finished]) -> Iterator[Draft]:
 def remember_creation(at: Moment[Construct]) -> Iterator[Draft]:
     if at.event.object.role == "scaler" and at.event.object.fact("enabled") is not None:
         at.interpreter.facts.setdefault("created", []).append(dict(at.state.known))
-    return
-    yield
+    yield from ()
 
 
 @check("AMP235", on=NoneCall)
