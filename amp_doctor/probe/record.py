@@ -169,8 +169,8 @@ class Recorder(TorchFunctionMode):
         if entry is not None:
             with self._careful, torch._C.DisableTorchFunction():
                 tape.call(entry, tensors, result, draws=draws)
-                if target in CASTS and result is args[0] and chained():
-                    tape.same(result, entry.args[0])
+                if target in CASTS and result is args[0]:
+                    tape.same(result, entry.args[0], once=chained())
         return result
 
     def _entry(self, kind: str, target: Any, args: Any, kwargs: Any) -> Entry:

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from amp_doctor.probe.asked_dtypes import AskedDtypes
 from amp_doctor.probe.fingerprint import fingerprint
+from amp_doctor.probe.renamed import Renamed, renamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,6 +91,7 @@ class Tape:
         self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
         self._explained: dict[int, int] = {}
         self._once: dict[int, Ref] = {}
+        self._renamed: dict[int, Renamed[Ref]] = {}
         self._handles: list[Any] = []
         self._hooked: dict[int, Entry] = {}
         self._parameters: dict[int, tuple[weakref.ref[Tensor], str]] = {}
@@ -111,6 +113,9 @@ class Tape:
             version = _version(tensor)
             if once is not None and met[2] == version:
                 return once
+            names = self._renamed.get(met[1])
+            if names is not None and met[2] == version and names.by_old_name(tensor):
+                return names.was
             if met[2] == version or self._explained.get(_storage(tensor)) == version:
                 return Ref(met[1])
         return self._leaf(tensor, source)
@@ -220,10 +225,17 @@ class Tape:
                 elif isinstance(one, (tuple, list)):
                     self._nested(one, number, index, entry)
 
-    def same(self, tensor: Tensor, was: Ref) -> None:
-        """A cast gave the tensor that it was given: only the next call reads the cast, later ones what it was."""
-        self._once[id(tensor)] = Ref(self._known[id(tensor)][1])
-        self._map(tensor, was.number)
+    def same(self, tensor: Tensor, was: Ref, *, once: bool) -> None:
+        """A cast gave the tensor that it was given: later calls read what it was, but for the next (`once`).
+
+        Where it has two names now, those calls do that are given it by the old one.
+        """
+        number = self._known[id(tensor)][1]
+        if once:
+            self._once[id(tensor)] = Ref(number)
+            self._map(tensor, was.number)
+        elif (names := renamed(was)) is not None:
+            self._renamed[number] = names
 
     def before(self) -> None:
         """A call that may draw random numbers is about to be made: some may have been drawn since the last."""

@@ -105,6 +105,40 @@ def test_a_cast_within_an_expression_leaves_the_tensor_what_it_was() -> None:
     assert dtypes["abs_1"] is dtypes["amax"] is torch.float16
 
 
+def by_both_names(h: Tensor, n: Tensor) -> Tensor:
+    z = h.float()
+    return h / (h.abs().amax(1, keepdim=True) + 1e-8) + z.square()
+
+
+def handed_on(h: Tensor, n: Tensor) -> Tensor:
+    z = h.to(torch.float32)
+
+    def inside(x: Tensor) -> Tensor:
+        return x.abs().amax(1, keepdim=True)
+
+    return inside(h) + inside(z).square()
+
+
+@pytest.mark.parametrize("used", [by_both_names, handed_on], ids=lambda one: one.__name__)
+def test_a_cast_under_another_name_leaves_the_old_one_what_it_was(used: Callable[[Tensor, Tensor], Tensor]) -> None:
+    recording = recorded(used)
+    assert replay_exactly(recording).exact
+    dtypes = {one.node.name: one.dtype for one in replay(recording, O1_FP16).nodes}
+    assert dtypes["abs_1"] is dtypes["amax"] is torch.float16
+    assert dtypes["square"] is torch.float32
+
+
+def test_a_name_that_is_none_of_the_two_is_that_of_the_cast() -> None:
+    def used(h: Tensor, n: Tensor) -> Tensor:
+        z = h.float()
+        both = {"z": z}
+        h = n
+        return both["z"].abs() + h.square()
+
+    dtypes = {one.node.name: one.dtype for one in replay(recorded(used), O1_FP16).nodes}
+    assert dtypes["abs_1"] is torch.float32
+
+
 def test_a_cast_that_takes_the_name_is_the_tensor_from_then_on() -> None:
     def used(h: Tensor, n: Tensor) -> Tensor:
         h = h.float()
