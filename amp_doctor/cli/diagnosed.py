@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from amp_doctor.cli.linted import Linted
-    from amp_doctor.diagnosis.profile import Profile, Source
+    from amp_doctor.diagnosis.profile import Profile
     from amp_doctor.diagnosis.recommendation import Recommendation
     from amp_doctor.finding import Finding
 
@@ -106,10 +106,11 @@ class Destination:
 
     def _case(self, profile: Profile, advice: Recommendation | None = None) -> Case:
         from amp_doctor.diagnosis.recommend import recommend
+        from amp_doctor.diagnosis.relocated import relocated
         from amp_doctor.diagnosis.symptoms import findings
 
         found = [replace(finding, path=below(finding.path, self.here)) for finding in findings(profile)]
-        placed = self._placed(profile)
+        placed = relocated(profile, lambda source: replace(source, path=below(source.path, self.here)))
         sources = self._sources(placed, found) if self.shows_source or self.style == "sarif" else {}
         return Case(profile, placed, found, advice or recommend(placed), self.lint, self.merged, sources)
 
@@ -121,21 +122,6 @@ class Destination:
             encoding = "utf-8" if self.style != "text" else None
             sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
         write(before + text if self.style == "text" else text)
-
-    def _placed(self, profile: Profile) -> Profile:
-        """The same profile with its paths as they are shown."""
-
-        def placed(source: Source | None) -> Source | None:
-            return source and replace(source, path=below(source.path, self.here))
-
-        first, replay = profile.first_nonfinite, profile.replay
-        return replace(
-            profile,
-            layers=tuple(replace(layer, source=placed(layer.source)) for layer in profile.layers),
-            operators=tuple(replace(one, source=placed(one.source)) for one in profile.operators),
-            first_nonfinite=first and replace(first, source=placed(first.source)),
-            replay=replay and replace(replay, lines=tuple(filter(None, map(placed, replay.lines)))),
-        )
 
     def _sources(self, placed: Profile, found: Iterable[Finding]) -> dict[str, str]:
         """The texts of the files that lines are quoted from, as far as they can be read."""
@@ -159,7 +145,7 @@ def failing(found: Iterable[Finding], fail_on: str) -> int:
 
 def preload(destination: Destination) -> None:
     """Load what a report needs now, and not after a script that may change directory, `sys.path` or the limits."""
-    from amp_doctor.diagnosis import recommend, symptoms  # noqa: F401
+    from amp_doctor.diagnosis import recommend, relocated, symptoms  # noqa: F401
     from amp_doctor.diagnosis.registry import symptoms as registered
 
     preload_forms({destination.style, *(["html"] if destination.html else [])}, destination.merged)

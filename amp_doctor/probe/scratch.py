@@ -1,7 +1,5 @@
 """`--scratch DIR`: the script runs in a copy of the working directory, and leaves the original as it was."""
 
-# Paths are compared and joined as strings, as Python and the script see them.
-
 from __future__ import annotations
 
 import os
@@ -12,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.profile import Source
+from amp_doctor.diagnosis.relocated import relocated
 from amp_doctor.errors import ScriptError
 
 if TYPE_CHECKING:
-    from amp_doctor.diagnosis.profile import Profile
+    from amp_doctor.diagnosis.profile import Profile, Source
     from amp_doctor.probe.program import Target
 
 # Larger files are linked to instead of copied, where the file system cannot share their blocks.
@@ -101,20 +99,12 @@ class Scratch:
 
     def told(self, profile: Profile) -> Profile:
         """The profile with the paths of the original, and with notes about what the script did in the copy."""
-        return replace(
-            profile,
-            layers=tuple(replace(one, source=self._original(one.source)) for one in profile.layers),
-            operators=tuple(replace(one, source=self._original(one.source)) for one in profile.operators),
-            first_nonfinite=profile.first_nonfinite
-            and replace(profile.first_nonfinite, source=self._original(profile.first_nonfinite.source)),
-            places={name: self._original(source) or source for name, source in profile.places.items()},
-            notes=(*profile.notes, *self.notes()),
-        )
+        told = relocated(profile, self._original)
+        return replace(told, notes=(*told.notes, *self.notes()))
 
-    def _original(self, source: Source | None) -> Source | None:
-        if source is None or not source.path.startswith(self.copy + os.sep):
-            return source
-        return Source(self.origin + source.path[len(self.copy) :], source.line)
+    def _original(self, source: Source) -> Source:
+        inside = source.path.startswith(self.copy + os.sep)
+        return replace(source, path=self.origin + source.path[len(self.copy) :]) if inside else source
 
     def notes(self) -> list[str]:
         """What was done, for the profile."""

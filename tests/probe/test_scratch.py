@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amp_doctor.diagnosis.profile import FirstNonfinite, Layer, Operator, Profile, Source
+from amp_doctor.diagnosis.profile import FirstNonfinite, Layer, Operator, Profile, Replay, Source
 from amp_doctor.errors import ScriptError
 from amp_doctor.probe import scratch
 from amp_doctor.probe.program import Target
@@ -153,12 +153,17 @@ def test_paths_are_mapped_there_and_back(tmp_path: Path, monkeypatch: pytest.Mon
             layers=(Layer("a", source=there), Layer("b", source=other), Layer("c")),
             operators=(Operator("exp", "a", there),),
             first_nonfinite=FirstNonfinite(1, "forward", "a", source=there),
+            replay=Replay(recorded=True, lines=(there, other)),
+            places={"step": there},
         )
     )
     assert [layer.source for layer in told.layers] == [back, other, None]
     assert told.operators[0].source == back
     assert told.first_nonfinite is not None
     assert told.first_nonfinite.source == back
+    assert told.replay is not None
+    assert told.replay.lines == (back, other)
+    assert told.places == {"step": back}
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
