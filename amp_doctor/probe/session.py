@@ -26,7 +26,7 @@ from amp_doctor.probe.saved import SavedTensors, in_backward, others_hooked
 from amp_doctor.probe.scaler import Scalers
 from amp_doctor.probe.settings import AUTO, CALIBRATE, Settings, Stop
 from amp_doctor.probe.sites import Sites
-from amp_doctor.probe.steps import Attempts, StepCounter
+from amp_doctor.probe.steps import StepCounter
 from amp_doctor.probe.summary import profile_of
 from amp_doctor.probe.weights import Weights
 
@@ -206,15 +206,15 @@ class Session:
     def backward_ends(self) -> None:
         """It has ended."""
         self.steps.backward_ends()
-        if self.steps.first is None and self._backwards >= max(_PATIENCE, 4 * self.settings.steps):
+        if self.steps.leader is None and self._backwards >= max(_PATIENCE, 4 * self.settings.steps):
             self.note(
                 f"{self._backwards} backward passes and no step of a torch.optim optimizer: the run was ended there. "
                 "An optimizer that is no torch.optim.Optimizer cannot be counted"
             )
             self.stop()
 
-    def step_ends(self) -> None:
-        """The first optimizer has made an attempt: that is a step of the run."""
+    def step_ends(self, number: int) -> None:
+        """The leading optimizer has made an attempt, or so many when it came to lead: those are steps of the run."""
         if self.profile is not None:
             self.stop()
         self.replaying.step_ends()
@@ -222,7 +222,7 @@ class Session:
             self._close_losses()
         with self.guard("device counts"):
             self.read_devices()
-        self.step += 1
+        self.step += number
         self.sites.step_ends()
         self.nonfinite.step_ends()
         if self.on_step is not None:
@@ -231,13 +231,10 @@ class Session:
             self.stop()
         self._plan()
 
-    def other_stepped(self, log: Attempts) -> None:
-        """Another optimizer has; when only it goes on stepping, its steps end the run."""
+    def other_stepped(self) -> None:
+        """Another optimizer has."""
         self.gradients.losses.clear()
         if self.profile is not None:
-            self.stop()
-        if log.streak >= self.settings.steps:
-            self.note(f"only {log.name} went on stepping: the run was ended after {log.streak} of its steps")
             self.stop()
 
     def stop(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from amp_doctor.diagnosis.profile import STEP
+from amp_doctor.diagnosis.words import count
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -23,21 +24,47 @@ if TYPE_CHECKING:
     from amp_doctor.probe.session import Session
 
 
-class Attempts:
-    """What one optimizer has tried."""
+# So many steps of others in a row are no alternation, unless a longer one was seen: the leader has been left behind.
+PATIENCE = 8
 
-    __slots__ = ("attempted", "name", "optimizer", "skipped", "streak", "taken")
+
+class Count:
+    """Attempts to step, and what became of them."""
+
+    __slots__ = ("attempted", "skipped", "taken")
+
+    def __init__(self) -> None:
+        self.attempted = self.taken = self.skipped = 0
+
+    def add(self, attempted: int, skipped: int) -> None:
+        """So many more."""
+        self.attempted += attempted
+        self.taken += attempted - skipped
+        self.skipped += skipped
+
+
+class Attempts(Count):
+    """What one optimizer has tried; `streak` since the leading one stepped last."""
+
+    __slots__ = ("name", "optimizer", "streak")
 
     def __init__(self, optimizer: Optimizer, name: str) -> None:
+        super().__init__()
         self.optimizer = optimizer
         self.name = name
-        self.attempted = self.taken = self.skipped = 0
-        # Attempts since the first optimizer stepped last.
-        self.streak = 0
+        self.streak = Count()
+
+    def shares(self, other: Attempts) -> bool:
+        """Whether both train the same parameter."""
+        mine = {id(one) for group in self.optimizer.param_groups for one in group["params"]}
+        return any(id(one) in mine for group in other.optimizer.param_groups for one in group["params"])
 
 
 class StepCounter:
-    """Owns the two global hooks. A step of the run is an attempt of the first optimizer that made one."""
+    """Owns the two global hooks. A step of the run is an attempt of the leading optimizer.
+
+    That is the first that makes one, until a script that takes new optimizers leaves it behind.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -51,7 +78,11 @@ class StepCounter:
         self._fired = False
         # Optimizers that stepped inside the backward pass under way.
         self._inside: Attempts | None = None
-        self.first: Attempts | None = None
+        self.leader: Attempts | None = None
+        self.run = Count()
+        # Attempts of others since the leader's last, and the most between two of its own.
+        self._others = self._most_others = 0
+        self._succeeded = False
 
     @property
     def logs(self) -> list[Attempts]:
@@ -72,7 +103,7 @@ class StepCounter:
         self._logs.clear()
         self._stack.clear()
         self._frames.clear()
-        self.first = self._inside = self._scaled = None
+        self.leader = self._inside = self._scaled = None
 
     @property
     def stepping(self) -> bool:
@@ -175,19 +206,35 @@ class StepCounter:
         return f"{name} ({same + 1})" if same else name
 
     def _attempt(self, log: Attempts, skipped: bool) -> None:
-        log.attempted += 1
-        log.skipped += skipped
-        log.taken += not skipped
-        log.streak += 1
-        if self.first is None:
-            self.first = log
+        log.add(1, skipped)
+        log.streak.add(1, skipped)
+        if self.leader is None:
+            self.leader = log
             self._session.place(STEP)
-        if log is self.first:
-            for other in self._logs.values():
-                other.streak = 0
-            self._session.step_ends()
-        else:
-            self._session.other_stepped(log)
+        if log is not self.leader:
+            self._others += 1
+            if not self._leads(log, self.leader):
+                self._session.other_stepped()
+                return
+            if not self._succeeded:
+                first = f"{self.leader.name} stopped stepping after {count(self.run.attempted, 'step')}"
+                self._session.note(
+                    f"{first}: those of {log.name} are counted on, and so whenever the script takes another"
+                )
+            self.leader, self._others, self._succeeded = log, 0, True
+        steps = log.streak
+        self.run.add(steps.attempted, steps.skipped)
+        self._most_others = max(self._most_others, self._others)
+        self._others = 0
+        for other in self._logs.values():
+            other.streak = Count()
+        self._session.step_ends(steps.attempted)
+
+    def _leads(self, log: Attempts, leader: Attempts) -> bool:
+        """Whether another optimizer has taken the place of the leader: it steps the same weights, or goes on alone."""
+        if log.attempted == 1 and leader.attempted > 1 and (self._succeeded or log.shares(leader)):
+            return True
+        return self._others > PATIENCE + 2 * self._most_others
 
 
 def _innermost(optimizer: Any) -> Any:

@@ -304,21 +304,56 @@ def test_several_optimizers_and_whose_steps_count() -> None:
     assert counts(probed(train)) == [("SGD", 8, 8, 0), ("Adam", 21, 21, 0)]
 
 
-def test_the_first_optimizer_may_fall_silent() -> None:
-    model = linear()
-    warm_up, main = (torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model.parameters(), lr=0.1))
+@pytest.mark.parametrize("same", [True, False], ids=["the same weights", "other weights"])
+def test_an_optimizer_that_takes_the_place_of_another_is_counted_on(same: bool) -> None:
+    models = [linear(), linear()]
+    models[1] = models[not same]
+    optimizers = [torch.optim.SGD(models[0].parameters(), 0.1), torch.optim.Adam(models[1].parameters(), 0.1)]
 
     def train() -> None:
         for number in range(1000):
-            optimizer = warm_up if number < 2 else main
-            optimizer.zero_grad()
-            backward(model)
-            optimizer.step()
+            later = number >= 4
+            optimizers[later].zero_grad()
+            backward(models[later])
+            optimizers[later].step()
 
-    profile = probed(train)
-    assert profile.ended == "steps"
-    assert counts(profile) == [("SGD", 2, 2, 0), ("Adam", 8, 8, 0)]
-    assert any("only Adam went on stepping" in note for note in profile.notes)
+    profile = probed(train, steps=20)
+    assert (profile.steps.attempted, profile.steps.taken, profile.ended) == (20, 20, "steps")
+    assert counts(profile) == [("SGD", 4, 4, 0), ("Adam", 16, 16, 0)]
+    assert profile.notes == (
+        "SGD stopped stepping after 4 steps: those of Adam are counted on, and so whenever the script takes another",
+    )
+
+
+def test_a_script_that_takes_new_models_and_optimizers_all_the_time_is_stopped() -> None:
+    """Federated averaging, folds of a cross-validation, restarts."""
+
+    def train() -> None:
+        for _ in range(100):
+            model = linear()
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for _ in range(4):
+                optimizer.zero_grad()
+                backward(model)
+                optimizer.step()
+
+    profile = probed(train, steps=20)
+    assert (profile.steps.attempted, profile.ended) == (20, "steps")
+    assert sum(log.attempted for log in profile.optimizers) == 28  # eight before it was clear what the script does
+
+
+def test_many_steps_of_a_second_optimizer_between_two_of_the_first_are_none_of_the_run() -> None:
+    models = [linear(), linear()]
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+
+    def train() -> None:
+        while True:
+            for number in (0, *8 * (1,)):
+                optimizers[number].zero_grad()
+                backward(models[number])
+                optimizers[number].step()
+
+    assert counts(probed(train)) == [("SGD", 8, 8, 0), ("SGD (2)", 56, 56, 0)]
 
 
 def test_two_scalers() -> None:
