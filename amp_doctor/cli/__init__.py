@@ -58,7 +58,7 @@ def status_of(arguments: list[str] | None) -> int:
     """Run the command line; the status to exit with."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - until the process ends
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure") and not _hosts_a_script(arguments):
             # A file name or a line of source that the terminal cannot show must not end the run.

@@ -53,7 +53,7 @@ _SETTING = re.compile(
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
 _LARGEST = 1_000_000
 # A script that uses our own classes is no sign of anything.
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def cuda_amp(script: str | None, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -75,7 +75,7 @@ def cuda_amp(script: str | None, arguments: Sequence[str], environment: Mapping[
     for path, finder in finders.items():
         if finder.met is not None:
             line, words = finder.met
-            return f"{os.path.basename(path)}:{line} {words}"  # noqa: PTH119
+            return f"{os.path.basename(path)}:{line} {words}"
     if any(finder.declined for finder in finders.values()):
         return ""
     return _told_half(arguments, environment, any(finder.settings for finder in finders.values()))
@@ -86,12 +86,12 @@ def cuda_amp(script: str | None, arguments: Sequence[str], environment: Mapping[
 
 def _read(script: str, environment: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     # The working directory is that of a project which is installed from there, most often.
-    roots = [top_of(script), *environment.get("PYTHONPATH", "").split(os.pathsep), os.getcwd()]  # noqa: PTH109
+    roots = [top_of(script), *environment.get("PYTHONPATH", "").split(os.pathsep), os.getcwd()]
     for path in (script, *first_party(script, [root for root in roots if root])):
         if path.startswith(_OURS):
             continue
         try:
-            with open(path, "rb") as file:  # noqa: PTH123
+            with open(path, "rb") as file:
                 yield path, file.read()
         except OSError:
             continue
@@ -121,14 +121,14 @@ def _told_half(arguments: Sequence[str], environment: Mapping[str, str], setting
             return f"it is given --{name}"
     for word in arguments:
         if word.endswith(_SETTINGS) and _sets_half(word):
-            return f"{os.path.basename(word)} asks for it"  # noqa: PTH119
+            return f"{os.path.basename(word)} asks for it"
     launched = environment.get("ACCELERATE_MIXED_PRECISION", "no")
     return f"ACCELERATE_MIXED_PRECISION is {launched}" if settings and launched in FLAGS else ""
 
 
 def _sets_half(path: str) -> bool:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        with open(path, encoding="utf-8", errors="replace") as file:
             return _SETTING.search(file.read(_LARGEST)) is not None
     except OSError:
         return False

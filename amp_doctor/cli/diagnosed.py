@@ -75,11 +75,12 @@ class Destination:
     @classmethod
     def of(cls, options: dict[str, Any], lint: Linted | None = None, merged: bool = False) -> Destination:
         """What the options and the terminal say now."""
-        output, html = (os.path.abspath(file) if file else None for file in (options["output"], options["html"]))  # noqa: PTH100 - no link is followed
+        # As the name is given: a link is written through, not looked behind.
+        output, html = (os.path.abspath(file) if file else None for file in (options["output"], options["html"]))
         if options["output_format"] == "html" and output is None and sys.stdout.isatty():
             raise click.UsageError("a page is not for a terminal: --format html goes with -o FILE")
         color = output is None and colored(options["color"], sys.stdout)
-        return cls(options["output_format"], output, color, width(), os.getcwd(), html, lint, merged)  # noqa: PTH109
+        return cls(options["output_format"], output, color, width(), os.getcwd(), html, lint, merged)
 
     @property
     def shows_source(self) -> bool:
@@ -130,7 +131,7 @@ class Destination:
         for path in sorted(paths - texts.keys()):
             try:
                 # Joined with the directory that holds for the report: the script may have left it.
-                with open(os.path.join(self.here, path), encoding="utf-8", errors="replace") as file:  # noqa: PTH118, PTH123
+                with open(os.path.join(self.here, path), encoding="utf-8", errors="replace") as file:
                     texts[path] = file.read(LARGEST)
             except (OSError, ValueError):
                 continue

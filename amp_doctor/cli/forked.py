@@ -119,7 +119,7 @@ def _become(job: dict[str, Any], directory: str) -> list[str]:
     os.chdir(directory)
     words: list[str] = job["words"]
     package = importlib.import_module("amp_doctor")
-    sys.argv = [os.path.join(os.path.dirname(package.__file__ or ""), "__main__.py"), *words]  # noqa: PTH118, PTH120
+    sys.argv = [os.path.join(os.path.dirname(package.__file__ or ""), "__main__.py"), *words]
     sys.orig_argv = [sys.executable, "-m", "amp_doctor", *words]
     return words
 

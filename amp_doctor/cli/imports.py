@@ -4,8 +4,6 @@ They are looked for by name where Python would look: beside the script, and at t
 is imported or run for it.
 """
 
-# ruff: noqa: PTH100, PTH110, PTH113, PTH118, PTH120
-
 from __future__ import annotations
 
 import ast
@@ -55,7 +53,7 @@ def file_of(script: str, as_module: bool) -> str | None:
 def _names(file: str) -> Iterator[tuple[int, str]]:
     """Level and dotted name of all that a file imports; `from a import b` may mean a.b."""
     try:
-        with open(file, "rb") as stream:  # noqa: PTH123
+        with open(file, "rb") as stream:
             tree = ast.parse(stream.read())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return

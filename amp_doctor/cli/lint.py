@@ -1,7 +1,5 @@
 """`amp-doctor lint`: options -> a run, its report and the exit status."""
 
-# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH118, PTH120
-
 from __future__ import annotations
 
 import io

@@ -3,8 +3,6 @@
 The process that will run the script stays as Python makes it: nothing of the linter is loaded there.
 """
 
-# ruff: noqa: PTH100, PTH120
-
 from __future__ import annotations
 
 import os
@@ -74,7 +72,7 @@ def tell() -> None:
     except AmpDoctorError as error:
         sys.exit(f"amp-doctor: {error}")
     report, sources = present(outcome.report, True, None)
-    here = os.getcwd()  # noqa: PTH109
+    here = os.getcwd()
 
     def name(path: str) -> str:
         return below(os.path.abspath(path), here)

@@ -33,7 +33,7 @@ def write(text: str, stream: TextIO | None = None) -> None:
 def write_file(file: str, text: str, option: str = "--output-file") -> None:
     """Write `text` to `file`; what goes wrong is told as a mistake in the `option` that named it."""
     try:
-        with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:  # noqa: PTH123
+        with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
     except OSError as error:
         raise click.UsageError(f"{option} {file}: {error.strerror or error}") from error

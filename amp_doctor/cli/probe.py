@@ -132,7 +132,7 @@ def hosted(options: dict[str, Any], destination: Destination) -> int:
         status: int = probe.run_script(
             target,
             settings,
-            profile_file=os.path.abspath(options["profile"]) if options["profile"] else None,  # noqa: PTH100
+            profile_file=os.path.abspath(options["profile"]) if options["profile"] else None,
             scratch=options["scratch"],
             report=_silent if settings.trial else _reporter(destination, line, options["fail_on"], proof),
             progress=line,
@@ -145,7 +145,7 @@ def hosted(options: dict[str, Any], destination: Destination) -> int:
 
 def beside(script: str) -> Linted | None:
     """What the linter finds in a script, where it is a file of source; None, with a word on stderr, when it fails."""
-    if not script.endswith(".py") or not os.path.isfile(script):  # noqa: PTH113
+    if not script.endswith(".py") or not os.path.isfile(script):
         return None
     from amp_doctor.cli.linted import linted, speaks
 
@@ -159,7 +159,7 @@ def beside(script: str) -> Linted | None:
 def check(options: dict[str, Any]) -> None:
     """What would only be found out after the script has run for minutes."""
     keys = [key for key in ("profile", "output", "html") if options[key]]
-    places = {key: os.path.abspath(options[key]) for key in keys}  # noqa: PTH100
+    places = {key: os.path.abspath(options[key]) for key in keys}
     for first, second in combinations(keys, 2):
         if places[first] == places[second]:
             raise click.UsageError(f"--{first} and --{second} name the same file")
@@ -171,11 +171,11 @@ def check(options: dict[str, Any]) -> None:
 def _check_writable(option: str, path: str) -> None:
     fresh = not os.path.lexists(path)
     try:
-        with open(path, "ab"):  # noqa: PTH123
+        with open(path, "ab"):
             pass
         if fresh:
             with contextlib.suppress(FileNotFoundError):  # another rank has tried the same
-                os.unlink(path)  # noqa: PTH108
+                os.unlink(path)
     except OSError as error:
         raise click.UsageError(f"{option} {path}: {error.strerror or error}") from error
 

@@ -33,7 +33,7 @@ class Proof:
         given = [("--time-limit", options["time_limit"]), ("--scratch", options["scratch"])]
         more = [text for name, value in given if value is not None for text in (name, str(value))]
         now = dict(os.environ)
-        here = os.getcwd()  # noqa: PTH109
+        here = os.getcwd()
         command = Command(words, here, now, tuple(more), ranks=ranks_of(now), unrepeatable=unrepeatable(now))
         return cls(command, options["verify_steps"])
 

@@ -14,6 +14,7 @@ SMALL_MODEL = 1_000_000
 
 # What rounds to 1.0x is no gain.
 NO_MORE_THAN = 1.05
+UNMEASURED = "an estimate that nobody has measured on a GPU"
 NO_GAIN = "do not expect a speed-up from autocast here"
 
 
@@ -63,17 +64,21 @@ def speed(profile: Profile) -> dict[str, str]:
     return {**_expected(profile), **_estimated(profile)}
 
 
+def estimate(profile: Profile) -> str:
+    """The ranges that a replayed step gives per GPU, after a warning where even their upper ends are no gain."""
+    ranges = profile.replay.speed.items() if profile.replay is not None else ()
+    told = ", ".join(f"{gpu} {low:.1f}x to {high:.1f}x" for gpu, (low, high) in ranges)
+    return f"{f'{NO_GAIN}: ' if gains_nothing(profile) else ''}under O1 {told}"
+
+
 def _estimated(profile: Profile) -> dict[str, str]:
     replay = profile.replay
     if replay is None or not replay.flops or not replay.speed:
         return {}
-    ranges = ", ".join(f"{gpu} {low:.1f}x to {high:.1f}x" for gpu, (low, high) in replay.speed.items())
-    unmeasured = "an estimate that nobody has measured on a GPU"
     shares = f"{100 * replay.tensor_cores:.0f} % of the FLOPs on Tensor Cores"
     slow = f", {100 * (1 - replay.aligned):.0f} % of those off the multiples of 8" if replay.aligned < 0.995 else ""
-    first = f"{NO_GAIN}: " if gains_nothing(profile) else ""
-    told = f"under O1 {ranges}; {shares}{slow}, {replay.casts} casts; {unmeasured}: {replay.assumptions}"
-    return {"replayed": first + told}
+    told = f"{estimate(profile)}; {shares}{slow}, {replay.casts} casts; {UNMEASURED}: {replay.assumptions}"
+    return {"replayed": told}
 
 
 def _expected(profile: Profile) -> dict[str, str]:

@@ -11,7 +11,7 @@ from amp_doctor.diagnosis.profile import GRADIENTS
 from amp_doctor.diagnosis.trust import trusted
 from amp_doctor.finding import NOWHERE
 from amp_doctor.report.html_frames import FRAMES, picker
-from amp_doctor.report.html_text import bulleted, finding_item, line_of, listed, rows, tag, words
+from amp_doctor.report.html_text import bulleted, finding_item, listed, rows, tag, words
 from amp_doctor.report.profile_advice import cost_lines, grounds_lines
 from amp_doctor.report.profile_findings import closing
 from amp_doctor.report.profile_measured import measured_lines, notes_lines
@@ -22,7 +22,7 @@ from amp_doctor.report.profile_replay import rows_of as replayed
 from amp_doctor.report.profile_timeline import timeline_lines
 from amp_doctor.report.profile_verdict import LEVELS, reservations, verdict
 from amp_doctor.report.summary import by_severity
-from amp_doctor.report.text import clean, counted, place
+from amp_doctor.report.text import clean, counted, place, source_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,7 +165,7 @@ def _findings(told: Told) -> str:
         met[one.code] += 1
         anchor = f"finding-{index}"
         if met[one.code] <= IN_FULL:
-            full.append(finding_item(one, anchor, _layer(one), line_of(told.sources, one.path, _line(one))))
+            full.append(finding_item(one, anchor, _layer(one), source_line(told.sources, one.path, _line(one))))
         else:
             name = tag("button", words(one.layer or place(one)), type="button", class_="layer", data_layer=one.layer)
             brief.setdefault(f"{one.code} {one.name}", []).append(tag("li", name, id=anchor))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amp_doctor.catalog import url
 from amp_doctor.report.text import clean, place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from amp_doctor.finding import Finding
     from amp_doctor.report.text import Line
@@ -87,12 +87,6 @@ def finding_item(finding: Finding, anchor: str, about: str, line: str = "") -> s
     return tag("li", f"{tag('p', head)}{tag('p', words(finding.message))}{quoted}{about}", id=anchor, class_=severity)
 
 
-def line_of(sources: Mapping[str, str], path: str, line: int) -> str:
-    """A line of source without its indentation; empty when it is not at hand."""
-    lines = sources.get(path, "").splitlines()
-    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
-
-
 def numbered(names: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     """(name, number) pairs -> the numbers by name."""
     out: dict[str, list[int]] = {}
@@ -101,6 +95,6 @@ def numbered(names: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     return out
 
 
-def number(value: float) -> Any:
+def number(value: float) -> float | None:
     """A number as JSON has it; None for NaN and infinities."""
     return value if value - value == 0 else None

@@ -18,9 +18,9 @@ from amp_doctor.report.html_layers import (
     total,
     worst_role,
 )
-from amp_doctor.report.html_text import line_of, number, numbered
+from amp_doctor.report.html_text import number, numbered
 from amp_doctor.report.profile_verdict import where
-from amp_doctor.report.text import clean
+from amp_doctor.report.text import clean, source_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,7 @@ def _totals(told: Told, role: str) -> list[list[int]] | None:
 
 def _operator(one: Operator, told: Told) -> list[Any]:
     """Name, layer, place, text of the line, trouble, precision, dtype, amax, lost, error, FLOPs, casts, phase."""
-    line = line_of(told.sources, one.source.path, one.source.line) if one.source else ""
+    line = source_line(told.sources, one.source.path, one.source.line) if one.source else ""
     return [
         clean(one.operator),
         clean(one.layer),

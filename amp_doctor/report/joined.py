@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from amp_doctor.diagnosis.agreement import CLEARED, Agreement, agreement, layers_beside
 from amp_doctor.diagnosis.unjudged import unjudged
 from amp_doctor.report.finding_json import finding_values
-from amp_doctor.report.text import source_lines
+from amp_doctor.report.text import source_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,8 +60,7 @@ def joined(
     for one in lint:
         if one.suppressed:
             continue
-        lines = source_lines(sources, one.path, one.cell)
-        line = lines[one.span.line - 1].strip() if 0 < one.span.line <= len(lines) else ""
+        line = source_line(sources, one.path, one.span.line, one.cell)
         layers = layers_beside(one, profile, observed, line)
         agreed = agreement(one, profile, observed, line) or unjudged(one, profile)
         out.append(Joined(one, agreed, tuple(layers), line))

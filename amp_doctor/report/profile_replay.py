@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.hardware import NO_GAIN, gains_nothing
+from amp_doctor.diagnosis.hardware import UNMEASURED, estimate
 from amp_doctor.diagnosis.operators import TOLERANCE
 from amp_doctor.report.amounts import magnitude, scale, share, size
 from amp_doctor.report.layout import beside, labelled, paragraph, section
@@ -92,10 +92,8 @@ def speed_up(profile: Profile, *, full: bool) -> str:
     replay = profile.replay
     if replay is None or not replay.speed:
         return ""
-    ranges = ", ".join(f"{clean(gpu)} {low:.1f}x to {high:.1f}x" for gpu, (low, high) in replay.speed.items())
-    first = f"{NO_GAIN}: " if gains_nothing(profile) else ""
     more = f": {clean(replay.assumptions)}" if full else f" ({POINTER})" if replay.assumptions else ""
-    return f"{first}under O1 {ranges}; an estimate that nobody has measured on a GPU{more}"
+    return f"{clean(estimate(profile))}; {UNMEASURED}{more}"
 
 
 def facts(replay: Replay) -> list[tuple[str, str, str]]:

@@ -78,6 +78,12 @@ def source_lines(sources: Mapping[str, str], path: str, cell: int | None) -> lis
     return [] if text is None else text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
+def source_line(sources: Mapping[str, str], path: str, line: int, cell: int | None = None) -> str:
+    """A line of source without its indentation; empty when it is not at hand."""
+    lines = source_lines(sources, path, cell)
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
 def place(finding: Finding) -> str:
     """`path:line:column`, with the cell when it is a notebook's; of what the probe has found no line for, the path."""
     if finding.span is NOWHERE:
