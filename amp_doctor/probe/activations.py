@@ -70,7 +70,8 @@ class Activations:
         return self._session.names.of(self._stack[-1]) if self._stack else None
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
-        if threading.get_ident() != self._thread:
+        # What torch.jit.trace sees becomes part of what it makes, our counting too.
+        if threading.get_ident() != self._thread or torch.jit.is_tracing():
             return
         with self._session.guard("activations"):
             if not self._stack:

@@ -537,6 +537,26 @@ class Functional(nn.Module):
         return x @ self.weight.t()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("make", [lambda model: torch.jit.trace(model, torch.ones(1, 3)), torch.jit.script])
+def test_models_of_torchscript(make: Callable[[nn.Module], nn.Module]) -> None:
+    """What is counted while a model is traced must not become part of it."""
+    plain = linear()
+
+    def train() -> None:
+        model = make(plain)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while True:
+            optimizer.zero_grad()
+            backward(model)
+            optimizer.step()
+
+    profile = probed(train)
+    assert counts(profile) == [("SGD", 8, 8, 0)]
+    [weights] = [one.sites["weight_grad"] for one in profile.layers if "weight_grad" in one.sites]
+    assert weights.histogram.elements == 64
+
+
 @pytest.mark.parametrize("way", ["forward", "functional_call", "bare"])
 def test_models_that_are_not_called(way: str) -> None:
     model = Functional()
