@@ -14,8 +14,10 @@ from amp_doctor.diagnosis.activations import float32_under_autocast, hands_on, m
 from amp_doctor.diagnosis.facts import INPUT, OVERFLOWS, Facts
 from amp_doctor.diagnosis.failing import refused_at
 from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, beside, tried
+from amp_doctor.diagnosis.profile import ACTIVATION
 from amp_doctor.diagnosis.recommendation import KeepFP32
 from amp_doctor.diagnosis.words import magnitude
+from amp_doctor.numerics.formats import FP16
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,7 +104,7 @@ def _behind(name: str, mended: set[str], profile: Profile) -> bool:
 
 
 def _reader(profile: Profile, name: str) -> str | None:
-    """The matrix product called next, unless a class that autocast keeps in float32 comes between."""
+    """The matrix product called next, unless what lies between is kept in float32 by autocast, or fits again."""
     start = next((layer.order for layer in profile.layers if layer.name == name), None)
     if start is None:
         return None
@@ -112,4 +114,6 @@ def _reader(profile: Profile, name: str) -> str | None:
             return None
         if makes_half(layer):
             return layer.name
+        if ACTIVATION in layer.sites and layer.sites[ACTIVATION].histogram.amax < FP16.overflow_threshold:
+            return None
     return None

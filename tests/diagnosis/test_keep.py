@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from amp_doctor.diagnosis.profile import Device, Layer, Operator, Outcome, Profile, Replay, Source
+from amp_doctor.diagnosis.profile import Device, Layer, Operator, Outcome, Profile, Replay, Site, Source
 from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.recommendation import KeepFP32, from_values, to_values
 from amp_doctor.diagnosis.symptoms import findings
+from amp_doctor.numerics.histogram import ExponentHistogram
 from tests.diagnosis.test_recommend import CPU, H200, HEALTHY, T4
 
 LINE = Source("src/model.py", 26)
@@ -58,6 +59,15 @@ def test_what_was_not_tried_keeps_its_layer_and_who_reads_it() -> None:
     assert [one.name for one in recommend(replace(profile, replay=Replay(keep=("norm: matmul",)))).keep_fp32] == [
         "matmul at model.py:26, in norm"
     ]
+
+
+@pytest.mark.parametrize(("reaches", "kept"), [(1e5, ["relu", "norm", "fc2"]), (4.0, ["norm"])])
+def test_who_reads_what_fits_again_is_no_reader(reaches: float, kept: list[str]) -> None:
+    """A BatchNorm between the two, say."""
+    between = Layer("relu", "ReLU", None, 1, {"activation": Site("float32", ExponentHistogram.of([reaches]))})
+    layers = (Layer("norm", "Norm", Source("m.py", 1), 0), between, replace(HEALTHY.layers[1], order=5))
+    profile = replace(replayed(replace(MATMUL, layer="norm")), layers=(*layers, HEALTHY.layers[0]), device=T4)
+    assert sorted(one.name for one in recommend(profile).keep_fp32) == sorted(kept)
 
 
 def test_an_operator_that_is_too_coarse_in_float16_is_no_better_in_bfloat16() -> None:
