@@ -36,7 +36,8 @@ def compare(wide: Tensor, low: Tensor) -> Compared:
     if wide.shape != low.shape or not wide.numel():
         return Compared()
     with torch.no_grad():
-        wide, low = wide.detach(), low.detach()
+        # The gradient of a sparse embedding is sparse.
+        wide, low = (one.to_dense() if one.layout is not torch.strided else one.detach() for one in (wide, low))
         limits = torch.aminmax(wide)
         size = max(-float(limits.min), float(limits.max))
         sound = isfinite(size) and isfinite(float(low.sum(dtype=torch.float64)))

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from amp_doctor.probe.replayed import Replayed
 
 # The order in which there is time for them, the most useful first; what must stay in FP32 is tried out between the two.
-_FIRST = (O1_FP16, WRITTEN, O1_BF16)
+_FIRST = O1_FP16
+_BEFORE = (WRITTEN, O1_BF16)
 _THEN = (O2_FP16, O3_FP16)
 # The order in which they are told: what an operator does under a milder setting is told of that one.
 _TOLD = (O1_FP16, WRITTEN, O2_FP16, O3_FP16, O1_BF16)
@@ -79,21 +80,30 @@ class _Examination:
         self._found: dict[Precision, tuple[Trouble, ...]] = {}
         self._kept: tuple[Operator, ...] | None = ()
         self._exact: bool | None = None
+        self._notes: list[str] = []
 
     def result(self) -> Examined:
-        notes: tuple[str, ...] = ()
         try:
             self._exact = replay_exactly(self._recording, self._deadline).exact
-            for precision in _FIRST:
+            self._replay(_FIRST)
+            for precision in _BEFORE:
                 if precision is not WRITTEN or _half_of_its_own(self._recording):
-                    self._replay(precision)
+                    self._try(precision)
             self._keep()
             for precision in _THEN:
-                self._replay(precision)
+                self._try(precision)
         except OutOfTime:
-            notes = (_LATE,)
+            self._notes.append(_LATE)
         outcomes = tuple(_outcome(one, self._found[one.precision]) for one in self._replays)
-        return Examined(self._told(), self._kept, tuple(self._replays), notes, self._exact, outcomes)
+        return Examined(self._told(), self._kept, tuple(self._replays), tuple(self._notes), self._exact, outcomes)
+
+    def _try(self, precision: Precision) -> None:
+        """One beside the first, which may fail where this CPU cannot compute what a GPU does."""
+        try:
+            self._replay(precision)
+        except RuntimeError as error:
+            words = str(error).split("\n")[0][:200]
+            self._notes.append(f"the recorded step could not be replayed under {precision.name}: {words}")
 
     def _replay(self, precision: Precision) -> None:
         replayed = scaled(self._recording, precision, self._deadline, scale=self._scale)

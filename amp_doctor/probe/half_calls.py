@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from amp_doctor.numerics.formats import FP16
-from amp_doctor.probe.dtypes import LOW, in_dtype, narrowed, widened
+from amp_doctor.probe.dtypes import LOW, in_dtype, is_low, narrowed, widened
 from amp_doctor.probe.graph_calls import invoke, name_of
 from amp_doctor.probe.nested import tensors
 
@@ -35,6 +35,8 @@ _NO_HALF = frozenset(
 _MIXED = ("dtype", "should be the same", "must have the same", "expected scalar type")
 # A constant beyond the range of half. They write it into half memory; on a GPU others compute with it in FP32.
 _CONSTANT = "without overflow"
+# Its CPU kernel for half inputs and FP32 weights has no backward for every layout; CUDA's computes in FP32.
+_IN_FP32 = frozenset(("batch_norm",))
 _WRITE = frozenset(
     "fill_ full full_like new_full masked_fill masked_fill_ index_fill index_fill_ scatter scatter_ pad "
     "linspace".split()
@@ -50,8 +52,10 @@ def half_call(node: fx.Node, args: Any, kwargs: Any, precision: Precision) -> An
     name = name_of(node)
     if name.startswith(_FOURIER) and any(one.dtype in _HALVES for one in tensors((args, kwargs))):
         return _transformed(node, name.removeprefix(_FOURIER), args, kwargs)
+    if name in _IN_FP32 and precision.weights is None and is_low(args[:1]):
+        return in_dtype(invoke(node, *widened((args, kwargs), dtypes=False)), args[0].dtype)
     try:
-        return invoke(node, args, kwargs)
+        return _computable(invoke(node, args, kwargs))
     except (RuntimeError, NotImplementedError) as error:
         words = str(error)
         if _only_on_cpu(name, words):
@@ -96,7 +100,12 @@ def _transformed(node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:
             f"but got a signal size of {lengths}"
         )
     result = invoke(node, *widened((args, kwargs), dtypes=False))
-    return result.to(torch.complex32 if result.is_complex() else torch.float16)
+    return _computable(result.to(torch.complex32 if result.is_complex() else torch.float16))
+
+
+def _computable(result: Any) -> Any:
+    """The CPU has hardly an operator for half complex numbers, least of all in a backward pass."""
+    return widened(result) if isinstance(result, Tensor) and result.dtype is torch.complex32 else result
 
 
 def _lengths(name: str, signal: Tensor, n: Any = None, dim: Any = None, *_: Any, **named: Any) -> list[int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 from torch import Tensor, nn
 
+from amp_doctor.probe import examine as examination
+from amp_doctor.probe import keeping
 from amp_doctor.probe.examine import examine
 from amp_doctor.probe.precisions import O1_BF16, O1_FP16
 from amp_doctor.probe.replay import replay
@@ -17,7 +19,9 @@ from tests.probe.test_record import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amp_doctor.probe.precisions import Precision
     from amp_doctor.probe.recorded import Recording
+    from amp_doctor.probe.replayed import Replayed
 
     Used = Callable[[Tensor], Tensor]
 
@@ -140,6 +144,49 @@ def test_a_mask_is_an_overflow_only_where_it_hides_everything(
     assert worst.trouble == ("overflow" if whole and not by_hand else "mask")
     assert worst.operator in ("where", "to", "add", "add_", "iadd", "mul", "rmul")
     assert bool(examined.kept) == (whole and not by_hand)
+
+
+def test_a_precision_that_this_cpu_cannot_compute_is_noted_and_the_others_stand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scaled = keeping.scaled
+
+    def without_bfloat16(recording: Recording, precision: Precision, *args: Any, **kwargs: Any) -> Replayed:
+        if precision is O1_BF16:
+            raise NotImplementedError("no such kernel\nand more words")
+        return scaled(recording, precision, *args, **kwargs)
+
+    monkeypatch.setattr(examination, "scaled", without_bfloat16)
+    examined = examine(recorded(lambda h: h.tanh()), seconds=60)
+    assert examined.notes == ("the recorded step could not be replayed under O1/bfloat16: no such kernel",)
+    assert [one.precision for one in examined.outcomes] == ["O1/float16", "O2/float16", "O3/float16"]
+
+
+def test_batch_norm_under_autocast_computes_in_float32_and_gives_half() -> None:
+    """The kernel of the CPU has no backward for a gradient in another layout, in BF16."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8))
+    weight = torch.randn(8, 3)
+
+    def step() -> None:
+        (model(torch.randn(4, 4, 16)).permute(2, 0, 1) @ weight).float().square().mean().backward()
+
+    recording = record(step)
+    for precision, dtype in ((O1_FP16, torch.float16), (O1_BF16, torch.bfloat16)):
+        replayed = replay(recording, precision)
+        assert replayed.gradient_error < 0.02
+        assert [one.dtype for one in replayed.nodes if one.node.name == "batch_norm"] == [dtype]
+
+
+def test_sparse_gradients_are_compared() -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(20, 8, sparse=True)
+
+    def step() -> None:
+        (table(torch.tensor([[1, 2], [3, 4]])) @ torch.randn(8, 3)).square().mean().backward()
+
+    [(_, compared)] = replay(record(step), O1_FP16, scale=64.0).gradients
+    assert 0 < compared.error < 0.01
 
 
 def test_what_is_infinite_in_float32_as_well_is_no_mask_of_the_rest() -> None:
