@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, TOLERANCE, outcome, spoiled, tried
+from amp_doctor.diagnosis.precision import any_half
 from amp_doctor.diagnosis.words import magnitude, percent
 
 if TYPE_CHECKING:
@@ -34,6 +35,19 @@ def float16_fails(profile: Profile, keep: Sequence[KeepFP32]) -> bool:
         overflow = [one for one in profile.operators if one.precision == O1_FLOAT16 and one.trouble == "overflow"]
         return not overflow or not all(one.layer in kept for one in overflow if one.phase == "forward")
     return not keep
+
+
+def right_with_float32_weights(profile: Profile) -> bool:
+    """Whether half weights break the step, and it comes right where they are FP32 and autocast casts them.
+
+    One of the first two steps is replayed, the first where that breaks: of what breaks later it says nothing.
+    """
+    seen, first = outcome(profile, O1_FLOAT16), profile.first_nonfinite
+    if seen is None or first is None or first.step > 2 or not any_half(profile.precision.weights):
+        return False
+    if _bad(seen, profile):
+        return False
+    return max(seen.loss_error, seen.gradient_error or 0.0) <= TOLERANCE
 
 
 def _bad(seen: Outcome, profile: Profile) -> bool:

@@ -12,7 +12,7 @@ from amp_doctor.diagnosis.hardware import machine, speed
 from amp_doctor.diagnosis.keep import forward, merged, refused
 from amp_doctor.diagnosis.memory import memory
 from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, too_coarse
-from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails
+from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails, right_with_float32_weights
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 from amp_doctor.diagnosis.scale import Verdict, ceiling, few, loss_scale
 from amp_doctor.diagnosis.snippet import snippet
@@ -92,6 +92,9 @@ def _mended(known: Facts, keep: tuple[KeepFP32, ...], dtype: str, why: str) -> t
     if refused_at(known.profile):
         why = "what was counted before it fits FP16" if dtype == "float16" and not keep else why
         return dtype, f"{ended}: mend that first; {why}"
+    if right_with_float32_weights(known.profile):
+        told = "keep the weights in FP32 and leave the casts to autocast: so the replayed step comes right"
+        return ("float16" if known.gradients and here.float16 else dtype), f"{ended}: mend that first; {told}"
     if dtype == "float16" and use.float16 and not keep:
         wide = (here.bfloat16 or not here.known) and not use.bfloat16 and not too_coarse(known.profile)
         dtype = "bfloat16" if wide else "float32"

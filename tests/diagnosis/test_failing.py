@@ -43,6 +43,21 @@ def test_weights_in_half_that_became_nan_are_no_reason_for_float16() -> None:
     assert recommend(replace(ended, precision=Precision(("bfloat16",), False, ("float32",)))).dtype == "float32"
 
 
+@pytest.mark.parametrize(
+    ("step", "error", "dtype"),
+    [(1, 1e-5, "float16"), (2, 1e-5, "float16"), (5, 1e-5, "bfloat16"), (1, 0.3, "bfloat16")],
+)
+def test_half_weights_that_the_replay_does_without(step: int, error: float, dtype: str) -> None:
+    """What breaks later than the step that is replayed is not that step's."""
+    replay = Replay(exact=True, outcomes=(Outcome("O1/float16", error, error), Outcome("O1/bfloat16", 1e-4, 1e-4)))
+    half = Precision(weights=("float16",))
+    broken = replace(HEALTHY, precision=half, first_nonfinite=replace(NAN, step=step), replay=replay, device=CPU)
+    found = recommend(broken)
+    assert found.dtype == dtype
+    told = "mend that first; keep the weights in FP32 and leave the casts to autocast: so the replayed step comes right"
+    assert found.reasons[0].endswith(told) == (dtype == "float16")
+
+
 def test_what_the_scaler_skips_while_it_looks_for_its_scale_is_no_end() -> None:
     warm_up = replace(AS_IS, first_nonfinite=NAN, loss=(1.0, float("nan"), 0.5), scaler=SKIPS[:3])
     assert recommend(warm_up).reasons == recommend(replace(AS_IS, loss=(1.0,), scaler=SKIPS[:3])).reasons
