@@ -11,14 +11,14 @@ from amp_doctor.diagnosis.grounds import confidence, reasons, would_change
 from amp_doctor.diagnosis.hardware import machine, speed
 from amp_doctor.diagnosis.keep import forward, merged, refused
 from amp_doctor.diagnosis.memory import memory
-from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, too_coarse
+from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, adds_eps, too_coarse
 from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails, right_with_float32_weights
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 from amp_doctor.diagnosis.scale import Verdict, ceiling, few, loss_scale
 from amp_doctor.diagnosis.snippet import snippet
 from amp_doctor.diagnosis.trust import NOT_EXACT, distrusted
 from amp_doctor.diagnosis.underflow import vanishing
-from amp_doctor.diagnosis.words import count, listed
+from amp_doctor.diagnosis.words import count, line_words, listed
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Profile
@@ -88,7 +88,9 @@ def _mended(known: Facts, keep: tuple[KeepFP32, ...], dtype: str, why: str) -> t
     ended, use, here = failing(known), known.use, machine(known.profile.device)
     if not ended:
         lines = [one.name for one in refused(known)] if dtype != "float32" else []
-        return dtype, f"{why}, once {listed(lines)} is changed" if lines else why
+        lines += _guards(known.profile, keep) if dtype == "float16" else []
+        changed = f"{listed(lines)} {'is' if len(lines) == 1 else 'are'} changed"
+        return dtype, f"{why}, once {changed}" if lines else why
     if refused_at(known.profile):
         why = "what was counted before it fits FP16" if dtype == "float16" and not keep else why
         return dtype, f"{ended}: mend that first; {why}"
@@ -102,6 +104,14 @@ def _mended(known: Facts, keep: tuple[KeepFP32, ...], dtype: str, why: str) -> t
     elif dtype != "float32" and use.only_bfloat16 and not (too_coarse(known.profile) or coarser(known.profile)):
         dtype, why = "float32", "what it comes from was not found, and FP16 has a smaller range than BF16"
     return dtype, f"{ended}: mend that first; {why}"
+
+
+def _guards(profile: Profile, keep: tuple[KeepFP32, ...]) -> list[str]:
+    """The guards against zero that are zero in half, as AMP619 has them, where they are not in FP32 anyway."""
+    layers, lines = {one.layer for one in keep if one.whole}, {one.source for one in keep}
+    guards = (one for one in profile.operators if one.precision == O1_FLOAT16 and adds_eps(one))
+    left = (one.source for one in guards if one.layer not in layers and one.source not in lines)
+    return [f"the eps at {line_words(line)}" for line in dict.fromkeys(left) if line is not None]
 
 
 def _distrust(profile: Profile) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amp_doctor.diagnosis.profile import FirstNonfinite, Operator, Outcome, Precision, Profile, Replay, Source
+from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.symptoms import findings
-from tests.diagnosis.test_recommend import H200, HEALTHY
+from tests.diagnosis.test_recommend import H200, HEALTHY, T4
 
 LINE = Source("model.py", 12)
 EPS = Operator("add", "norm", LINE, "O1/float16", "underflow", "float16", 3.0)
@@ -70,6 +71,17 @@ def test_only_what_adds_a_constant_can_be_a_guard() -> None:
 def test_a_guard_that_is_zero_explains_the_overflow_on_its_line() -> None:
     divided = replace(EPS, operator="div", trouble="overflow", amax=2e7)
     assert [code for code, *_ in codes(EPS, divided)] == ["AMP605", "AMP619"]
+
+
+def test_the_verdict_names_the_guards_that_are_zero_in_half() -> None:
+    advised = recommend(replace(HEALTHY, operators=(EPS, replace(EPS, layer="other")), device=T4))
+    assert (advised.dtype, advised.reasons[0].partition(", once ")[2]) == (
+        "float16",
+        "the eps at model.py:12 is changed",
+    )
+    both = recommend(replace(HEALTHY, operators=(EPS, replace(EPS, source=Source("a.py", 3))), device=T4))
+    assert both.reasons[0].endswith("once the eps at model.py:12 and the eps at a.py:3 are changed")
+    assert "once" not in recommend(replace(HEALTHY, operators=(EPS,), device=H200)).reasons[0]
 
 
 def test_where_an_exemption_helped_what_follows_from_it_is_not_told() -> None:
