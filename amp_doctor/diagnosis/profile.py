@@ -22,6 +22,8 @@ WEIGHT_GRAD = "weight_grad"
 UPDATE = "update"
 ROLES = (ACTIVATION, ACTIVATION_GRAD, WEIGHT, WEIGHT_GRAD, UPDATE)
 GRADIENTS = (ACTIVATION_GRAD, WEIGHT_GRAD)
+# The loss scales for which a profile says what gradients lose.
+LOSS_SCALES = (1, 8, 128, 1024, 65536)
 
 BACKWARD, STEP = "backward", "step"
 
@@ -45,13 +47,15 @@ class Site:
 
     `dtype` is the one the tensors had; `sampled` says that not every element of every step was counted.
     `swallowed` (role update) maps a format to the number of non-zero updates that leave a weight of that format
-    unchanged.
+    unchanged. `as_at` (gradients) maps a loss scale to the one at which a cast to float16 loses as much as replayed
+    steps lost under it, whose gradients are made of others in float16: 0 is everything, infinity nothing.
     """
 
     dtype: str = ""
     histogram: ExponentHistogram = field(default_factory=ExponentHistogram)
     sampled: bool = False
     swallowed: Mapping[str, int] = field(default_factory=dict)
+    as_at: Mapping[float, float] = field(default_factory=dict)
 
     def __add__(self, other: Site) -> Site:
         return Site(
@@ -61,6 +65,10 @@ class Site:
             {
                 name: self.swallowed.get(name, 0) + other.swallowed.get(name, 0)
                 for name in sorted({*self.swallowed, *other.swallowed})
+            },
+            {
+                scale: min(one.as_at[scale] for one in (self, other) if scale in one.as_at)
+                for scale in sorted({*self.as_at, *other.as_at})
             },
         )
 

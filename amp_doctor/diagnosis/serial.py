@@ -7,7 +7,9 @@ from math import inf, isfinite, isinf, isnan
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor import __version__
+from amp_doctor.diagnosis.foretold import lost
 from amp_doctor.diagnosis.profile import (
+    LOSS_SCALES,
     Device,
     FirstNonfinite,
     Layer,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 # The loss scales whose outcome is written out, for readers without our arithmetic.
-SCALES = {"float16": (FP16, (1, 8, 128, 1024, 65536)), "bfloat16": (BF16, (1,))}
+SCALES = {"float16": (FP16, LOSS_SCALES), "bfloat16": (BF16, (1,))}
 
 
 def to_values(profile: Profile) -> dict[str, Any]:
@@ -150,8 +152,9 @@ def site_values(site: Site) -> dict[str, Any]:
         "sampled": site.sampled,
         "exponents": {str(exponent): counts.exponents[exponent] for exponent in sorted(counts.exponents)},
         "swallowed": dict(site.swallowed),
+        **({"as_at": {str(scale): _number(other) for scale, other in site.as_at.items()}} if site.as_at else {}),
         "lost": {
-            name: {str(scale): counts.lost(to, scale) for scale in scales} for name, (to, scales) in SCALES.items()
+            name: {str(scale): lost(site, to, scale) for scale in scales} for name, (to, scales) in SCALES.items()
         },
         "overflow": {
             name: {str(scale): counts.overflowing(to, scale) for scale in scales}
@@ -177,7 +180,8 @@ def read_site(values: dict[str, Any]) -> Site:
     )
     if histogram.elements != values["elements"]:
         raise ValueError(f"a site counts {values['elements']} elements, its parts {histogram.elements}")
-    return Site(values["dtype"], histogram, values["sampled"], values["swallowed"])
+    as_at = {float(scale): float(other) for scale, other in values.get("as_at", {}).items()}
+    return Site(values["dtype"], histogram, values["sampled"], values["swallowed"], as_at)
 
 
 def _optimizer(log: OptimizerLog) -> dict[str, Any]:

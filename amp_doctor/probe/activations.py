@@ -114,6 +114,7 @@ class Activations:
             # The gradient of a loss with respect to itself is 1, whatever the model.
             if tensor.requires_grad and tensor.dim() and not record.is_loss:
                 tensor.register_hook(partial(self._gradient, record))
+                self._session.replaying.returned(tensor, record)
 
     def _already(self, tensor: Tensor) -> bool:
         met = self._fresh.get(id(tensor))

@@ -6,6 +6,7 @@ see the gradients that come in and those that go out. FP32's are kept as samples
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,17 @@ class Watch:
         # distance in the gradient, and its largest magnitude.
         self._wide: dict[tuple[fx.Node, str, int], list[tuple[Tensor, int, float]]] = {}
         self._kept = 0
+        self._deaf = False
         self._met: dict[tuple[fx.Node, str, int], int] = {}
+
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Inside, gradients are not those of the step."""
+        self._deaf = True
+        try:
+            yield
+        finally:
+            self._deaf = False
 
     def arguments(self, args: Any) -> dict[Any, Edge]:
         """The edges by which a call's arguments hang together with what came before; ask before the call."""
@@ -114,7 +125,7 @@ class Watch:
     def _see(
         self, node: fx.Node, side: str, place: int, grad: Tensor | None, *, wide: bool, half: bool = False
     ) -> None:
-        if grad is None or grad.layout is not torch.strided or not grad.numel() or grad.is_complex():
+        if self._deaf or grad is None or grad.layout is not torch.strided or not grad.numel() or grad.is_complex():
             return
         site = (node, side, place)
         with torch._C._ExcludeDispatchKeyGuard(_RULES), torch.no_grad():

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.profile import Outcome
+from amp_doctor.diagnosis.profile import LOSS_SCALES, Outcome
 from amp_doctor.probe.backward_troubles import backward_troubles
 from amp_doctor.probe.dtypes import LOW
 from amp_doctor.probe.exact import replay_exactly
@@ -106,7 +106,8 @@ class _Examination:
             self._notes.append(f"the recorded step could not be replayed under {precision.name}: {words}")
 
     def _replay(self, precision: Precision) -> None:
-        replayed = scaled(self._recording, precision, self._deadline, scale=self._scale)
+        scales = sorted({*map(float, LOSS_SCALES), self._scale}) if precision is O1_FP16 else ()
+        replayed = scaled(self._recording, precision, self._deadline, scale=self._scale, scales=scales)
         found, backward = troubles(replayed), backward_troubles(replayed)
         if any(one.node.masks and one.trouble == OVERFLOW for one in found):
             # What reads the mask has no gradient but NaN, and hands it on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import floor, isfinite, log2
 from typing import TYPE_CHECKING, Any
 
@@ -39,18 +40,22 @@ def scaled(
     deadline: float,
     exempt: frozenset[str] = frozenset(),
     scale: float = SCALE,
+    scales: Sequence[float] = (),
 ) -> Replayed:
-    """The replay under `scale`, or under the largest below it at which the gradients are finite, or under 1."""
+    """The replay under `scale`, or under the largest below it at which the gradients are finite, or under 1.
+
+    Under all of `scales` it is counted what arrives as zero.
+    """
     if precision.low is torch.bfloat16:
         return replay(recording, precision, exempt=exempt, deadline=deadline)
     first = scale if precision.weights is None else min(scale, _SCALE_OF_HALF)
-    result = replay(recording, precision, exempt=exempt, scale=first, deadline=deadline)
-    fitting = _fitting(result)
+    result = replay(recording, precision, exempt=exempt, scale=first, deadline=deadline, scales=scales)
+    arrived, fitting = result.arrived, _fitting(result)
     for smaller in (fitting, fitting / _STEP, 1.0):
         if _finite(result) or result.scale <= smaller:
             break
         result = replay(recording, precision, exempt=exempt, scale=smaller, deadline=deadline)
-    return result
+    return replace(result, arrived=arrived)
 
 
 def _finite(replayed: Replayed) -> bool:

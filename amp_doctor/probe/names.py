@@ -96,6 +96,11 @@ class Names:
         path = f"{parent.path}.({type(module).__name__})" if parent else ""
         return self._learn(module, Record(parent.root if parent else 0, path, type(module).__name__))
 
+    def holder(self, parameter: Tensor) -> Record | None:
+        """The record of the module that holds a parameter, if one is known."""
+        record: Record | None = self._of_parameter.get(parameter)
+        return record
+
     def owner(self, parameter: Tensor) -> Record:
         """The record of the module that holds a parameter; one of its own when no module that was called does."""
         record: Record | None = self._of_parameter.get(parameter)

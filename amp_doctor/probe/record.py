@@ -286,7 +286,7 @@ class Recorder(TorchFunctionMode):
                 if self._meets and self._names.of(module) is None:
                     self._names.meet(module)
                 for path, tensor in (*module.named_parameters(), *module.named_buffers()):
-                    self.tape.name(tensor, path)
+                    self.tape.name(tensor, path, self._names.holder(tensor))
         self._modules.append(module)
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:

@@ -28,9 +28,10 @@ from amp_doctor.probe.positions import collapsed
 from amp_doctor.probe.precisions import Precision, Rules
 from amp_doctor.probe.replayed import Node, Replayed
 from amp_doctor.probe.tape import UNINITIALISED
+from amp_doctor.probe.zeros import Zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from amp_doctor.probe.recorded import Recording
 
@@ -47,14 +48,16 @@ def replay(
     scale: float = 1.0,
     backward: bool = True,
     deadline: float | None = None,
+    scales: Sequence[float] = (),
 ) -> Replayed:
     """Replay under `precision`, with the calls named in `exempt` in FP32; gradients under the loss scale `scale`.
 
-    `backward=False` leaves the backward passes out, but for gradients that the step itself computes with.
+    `backward=False` leaves the backward passes out, but for gradients that the step itself computes with. Under each of
+    `scales` it is counted what arrives as zero, by a backward pass of its own.
     OutOfTime when `time.monotonic()` passes `deadline`.
     """
     rules = Rules(precision)
-    run = _Run(recording, precision, rules, frozenset(exempt), scale if backward else None, deadline)
+    run = _Run(recording, precision, rules, frozenset(exempt), scale if backward else None, deadline, scales)
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), rules.installed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # half complex numbers are an experiment of torch's, and ours
         return run.all()
@@ -69,6 +72,7 @@ class _Run:
         exempt: frozenset[str],
         scale: float | None,
         deadline: float | None,
+        scales: Sequence[float],
     ) -> None:
         self._recording, self._precision, self._rules = recording, precision, rules
         self._exempt, self._scale, self._deadline = exempt, scale or 1.0, deadline
@@ -79,7 +83,7 @@ class _Run:
         self._leaves: list[tuple[str, Tensor, Tensor]] = []
         self._module = recording.graph_module
         self._last = last_uses(self._module.graph)
-        self._watch = Watch(self._scale)
+        self._watch, self._zeros = Watch(self._scale), Zeros(scales, rules, deadline)
         self._masks: set[fx.Node] = set()
 
     def all(self) -> Replayed:
@@ -109,6 +113,7 @@ class _Run:
             self._gradient_error(),
             self._scale,
             self._watch.scalar,
+            self._zeros.arrived(),
         )
 
     def _gradient_error(self) -> float:
@@ -132,6 +137,7 @@ class _Run:
         self._wide[node], self._low[node] = wide, low
         if leaf.requires_grad:
             self._leaves.append((node.name, wide, low))
+            self._zeros.leaf(node, wide, low)
 
     def _call(self, node: fx.Node) -> Node | None:
         name = name_of(node)
@@ -159,6 +165,7 @@ class _Run:
         if name in _CASTS and isinstance(wide, Tensor) and wide is args[0] and edges:
             wide = wide.view_as(wide)  # a call of its own, as in the reduced precision
         self._watch.call(node, edges, wide, wide=True)
+        self._zeros.output(node, wide, wide=True)
         found.flops = flops.total + recurrent(name, args)
         if state is not None:
             torch.default_generator.set_state(state)
@@ -171,6 +178,7 @@ class _Run:
         try:
             low = self._reduced(node, args, kwargs)
             self._watch.call(node, edges, low, wide=False)
+            self._zeros.output(node, low, wide=False)
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             found.refused, found.mixed = str(error).split("\n")[0], mixes((args, kwargs))
             low = cut(in_dtype(wide, self._precision.low if is_low(args) else None))
@@ -229,10 +237,8 @@ class _Run:
         return in_dtype(result, to) if to is not None and name in CREATED else result
 
     def _backward(self, node: fx.Node) -> None:
-        args, kwargs = self._given(node, self._wide)
-        if self._with_backward:
-            invoke(node, args, kwargs)
-        roots = args[0] if isinstance(args[0], (tuple, list)) else [args[0]]
+        wide_args, wide_kwargs = self._given(node, self._wide)
+        roots = wide_args[0] if isinstance(wide_args[0], (tuple, list)) else [wide_args[0]]
         args, kwargs = self._given(node, self._low)
         lows = args[0] if isinstance(args[0], (tuple, list)) else [args[0]]
         self._losses += [
@@ -240,17 +246,21 @@ class _Run:
             for wide, low in zip(roots, lows, strict=True)
             if wide.numel() == 1
         ]
-        if not self._with_backward:
-            return
         gradients = args[1] if len(args) > 1 else kwargs.get("gradient", kwargs.get("grad_tensors"))
         keep = {key: value for key, value in kwargs.items() if key in ("retain_graph", "create_graph", "inputs")}
         if gradients is None:
             gradients = [torch.ones_like(one) for one in lows]
         elif isinstance(gradients, Tensor):
             gradients = [gradients]
-        scaled = [one.detach().to(low.dtype) * self._scale for one, low in zip(gradients, lows, strict=True)]
-        with self._rules.on():
-            torch.autograd.backward(list(lows), scaled, **keep)
+        if self._with_backward:
+            # Where it is not given by position, after the roots and their gradients.
+            again = {"retain_graph": True} if self._zeros.wanted and len(args) <= 2 else {}
+            invoke(node, wide_args, {**wide_kwargs, **again})
+            scaled = [one.detach().to(low.dtype) * self._scale for one, low in zip(gradients, lows, strict=True)]
+            with self._rules.on():
+                torch.autograd.backward(list(lows), scaled, **{**keep, **again})
+        with self._watch.deaf():
+            self._zeros.send_back(roots, lows, gradients)
 
     def _given(self, node: fx.Node, values: dict[fx.Node, Any]) -> tuple[Any, Any]:
         def look_up(one: fx.Node) -> Any:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from amp_doctor.probe.compare import Compared
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
     from torch import fx
 
     from amp_doctor.probe.backward import Flow
     from amp_doctor.probe.precisions import Precision
+    from amp_doctor.probe.zeros import Arrived, Place
 
 
 @dataclass(slots=True)
@@ -45,7 +48,7 @@ class Replayed:
     """A step under one precision. `losses` are pairs, FP32 and reduced; `gradients` likewise one comparison per leaf.
 
     `gradient_error` is the norm of the difference of all gradients over that of FP32's; `half_loss` is the largest
-    gradient of a scalar that is float16, as a loss may be, in true units.
+    gradient of a scalar that is float16, as a loss may be, in true units. `arrived` is what `Zeros.arrived` gives.
     """
 
     precision: Precision
@@ -55,3 +58,4 @@ class Replayed:
     gradient_error: float = 0.0
     scale: float = 1.0
     half_loss: float = 0.0
+    arrived: Mapping[tuple[Place, float], Arrived] = field(default_factory=dict)

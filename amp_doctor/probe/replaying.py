@@ -17,13 +17,17 @@ from torch.utils._device import DeviceContext
 
 from amp_doctor.diagnosis.profile import Replay
 from amp_doctor.numerics.formats import tellable
+from amp_doctor.probe.further import Further
 from amp_doctor.probe.recordable import OTHER_RANK, Alone, ranks, unrecordable
 from amp_doctor.probe.traces import INSTALLED
 from amp_doctor.probe.troubles import BESIDE
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from amp_doctor.diagnosis.profile import Operator, Profile, Source
     from amp_doctor.probe.examine import Examined
+    from amp_doctor.probe.names import Record
     from amp_doctor.probe.record import Recorder
     from amp_doctor.probe.replayed import Replayed
     from amp_doctor.probe.session import Session
@@ -49,13 +53,19 @@ class Replaying:
         self._session = session
         self._recorder: Recorder | None = None
         self._recorded: Recorder | None = None
+        self._further = Further(session)
         self._reason = "the run ended before its first step was over"
 
     def step_ends(self) -> None:
         """The step under way is over: if it was recorded, that was it."""
-        if self._recorder is not None:
-            self._recorded, self._recorder = self._recorder, None
-            self._recorded.cancel()
+        if self._recorder is None:
+            return
+        over, self._recorder = self._recorder, None
+        over.cancel()
+        if self._recorded is None:
+            self._recorded = over
+        else:
+            self._further.add(over)
 
     def first_forward(self) -> None:
         """A forward pass of the first step begins."""
@@ -71,9 +81,13 @@ class Replaying:
         """Another step begins."""
         session = self._session
         if session.step != _STEP or session.device is None:
+            if session.step > _STEP and self._further.wanted(self._recorded):
+                self._start()
             return
         if self._recorded is not None and session.nonfinite.broken:
             return
+        if self._further.wanted(self._recorded):
+            self._further.add(self._recorded)
         self._recorded = None
         self._reason = unrecordable(session)
         if self._reason:
@@ -81,6 +95,11 @@ class Replaying:
                 session.note(f"no step was recorded and replayed: {self._reason}")
             return
         self._start()
+
+    def returned(self, tensor: Tensor, layer: Record) -> None:
+        """A module has given this tensor, whose gradient is counted."""
+        if self._recorder is not None:
+            self._recorder.tape.returned(tensor, layer)
 
     def optimizer_begins(self, *, closure: bool) -> None:
         """An optimizer begins its step: only a closure makes calls that belong to the recorded step."""
@@ -136,12 +155,14 @@ class Replaying:
                 with Alone() if several else nullcontext():
                     own = "bfloat16" in profile.precision.autocast
                     examined = examine(recording, seconds, _scale(profile), bfloat16=own)
+                    layers = self._further.layers(profile, examined)
             finally:
                 session.active = active
             notes += [*recording.notes, *examined.notes]
             profile = replace(
                 profile,
                 operators=_joined(profile.operators, examined.operators),
+                layers=layers,
                 replay=_summary(examined),
                 seconds=round(profile.seconds + time.perf_counter() - began, 3),
             )

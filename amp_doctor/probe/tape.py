@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from amp_doctor.diagnosis.profile import Source
+    from amp_doctor.probe.names import Record
 
 LEAF, FUNCTION, METHOD, ITEM, DTYPE = "leaf", "function", "method", "item", "dtype"
 # Their results hold whatever memory held before.
@@ -53,7 +54,10 @@ class Drawn:
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """One call, or one leaf (a tensor that the step was given); `rng` holds the generator's state before and after."""
+    """One call, or one leaf (a tensor that the step was given); `rng` holds the generator's state before and after.
+
+    `site` is the layer that returned it, or whose parameter it is.
+    """
 
     kind: str
     target: Any
@@ -73,6 +77,7 @@ class Entry:
     gradients: list[int | None] = field(default_factory=list)
     backward: bool = False
     autocast: torch.dtype | None = None
+    site: Record | None = None
 
 
 class Tape:
@@ -94,16 +99,22 @@ class Tape:
         self._renamed: dict[int, Renamed[Ref]] = {}
         self._handles: list[Any] = []
         self._hooked: dict[int, Entry] = {}
-        self._parameters: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._parameters: dict[int, tuple[weakref.ref[Tensor], str, Record | None]] = {}
         self._rng = torch.default_generator.get_state()
         # What was made before the next node was made before the step, like a hidden state that is carried on.
         self._began = torch._C._autograd._get_sequence_nr()
 
     # --- leaves -------------------------------------------------------------------------------------------------
 
-    def name(self, tensor: Tensor, path: str) -> None:
-        """A parameter or buffer, by its name in the model."""
-        self._parameters[id(tensor)] = (weakref.ref(tensor), path)
+    def name(self, tensor: Tensor, path: str, owner: Record | None = None) -> None:
+        """A parameter or buffer, by its name in the model, and the layer it belongs to."""
+        self._parameters[id(tensor)] = (weakref.ref(tensor), path, owner)
+
+    def returned(self, tensor: Tensor, layer: Record) -> None:
+        """A module has given this tensor, whose gradient is counted."""
+        met = self._known.get(id(tensor))
+        if met is not None and met[0]() is tensor:
+            self.entries[met[1]].site = layer
 
     def ref(self, tensor: Tensor, source: Source | None = None) -> Ref:
         """The entry that a tensor comes from; a tensor nobody has seen made is a leaf."""
@@ -122,7 +133,7 @@ class Tape:
 
     def _leaf(self, tensor: Tensor, source: Source | None) -> Ref:
         named = self._parameters.get(id(tensor))
-        name = named[1] if named is not None and named[0]() is tensor else ""
+        _, name, owner = named if named is not None and named[0]() is tensor else (None, "", None)
         values = tensor.detach()
         size = values.numel() * values.element_size()
         if self.bytes + size <= self._limit:
@@ -138,7 +149,7 @@ class Tape:
             where = f" at {source.path}:{source.line}" if source else ""
             self.notes.append(f"a tensor made where no call could be seen{where} enters the graph as a recorded value")
         entry = Entry(LEAF, name, dtype=tensor.dtype, shape=tuple(tensor.shape), value=values, source=source)
-        entry.requires_grad = tensor.requires_grad
+        entry.requires_grad, entry.site = tensor.requires_grad, owner
         entry.storage = _storage(tensor)
         if tensor.requires_grad and tensor.is_leaf:
             # After an optimizer's step the same parameter is another leaf.

@@ -65,6 +65,7 @@ class _Writer:
             Leaf(node.name, entry.target, entry.value, entry.requires_grad, entry.source, tuple(entry.gradients))
         )
         node.meta.update(layer="", source=entry.source, dtype=entry.dtype, shape=entry.shape, path=entry.target)
+        self._site(node, entry)
         self._nodes[number] = node
 
     def entry(self, number: int) -> None:
@@ -92,6 +93,7 @@ class _Writer:
             backward=entry.backward,
             mutates=bool(entry.mutates),
         )
+        self._site(node, entry)
         if entry.rng is not None:
             node.meta["rng"] = entry.rng[0]
         if entry.module is not None:
@@ -115,6 +117,10 @@ class _Writer:
             tuple(dict.fromkeys(self._tape.notes)),
             not self._tape.by_reference,
         )
+
+    def _site(self, node: fx.Node, entry: Entry) -> None:
+        if entry.site is not None:
+            node.meta["site"] = self._names.full(entry.site)
 
     def _switch(self, entry: Entry) -> None:
         """The modes that the call ran under, where they change."""

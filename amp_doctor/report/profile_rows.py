@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import log2
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.foretold import lost
 from amp_doctor.diagnosis.profile import ACTIVATION, ACTIVATION_GRAD, GRADIENTS, ROLES, UPDATE, WEIGHT, WEIGHT_GRAD
 from amp_doctor.numerics.formats import FP16
 from amp_doctor.report.amounts import magnitude, share
@@ -17,7 +18,6 @@ from amp_doctor.report.text import Line, cells, clean
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Layer, Site
-    from amp_doctor.numerics.histogram import ExponentHistogram
     from amp_doctor.report.sheet import Sheet
 
 # What is pointed out: one per cent of a gradient lost at the scale drawn, ten at scale 1, which a loss scale cures;
@@ -38,7 +38,7 @@ LABEL, COLUMN = 12, 7
 
 def harm(site: Site, scale: float = 1.0) -> float:
     """The share of a gradient that float16 loses at a loss scale; 1.0 when it overflows there."""
-    return 1.0 if site.histogram.overflowing(FP16, scale) else site.histogram.lost(FP16, scale)
+    return 1.0 if site.histogram.overflowing(FP16, scale) else lost(site, FP16, scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Table:
         drawn = f"gradients times {scale_words(sheet.scale_drawn)} ({which})"
         words = (
             f"A bar counts values by exponent, between the limits of float16; {drawn}. Numbers: the share of a "
-            "gradient that a cast rounds to zero at each loss scale, inf where it overflows. What lies beyond an end "
+            "gradient that is rounded to zero at each loss scale, inf where it overflows. What lies beyond an end "
             "of the bar is counted at that end."
         )
         names = "".join(f"{name:>{COLUMN}}" for name, _ in self.scales)
@@ -89,17 +89,18 @@ class Table:
         for role in ROLES:
             site = layer.sites.get(role)
             if site is not None and _shown(role, site, layer):
-                out.append(self._row(role, site.histogram))
+                out.append(self._row(role, site))
         return [*out, *self._nonfinite(layer), *self._update(layer), *self._observed(layer)]
 
-    def _row(self, role: str, counts: ExponentHistogram) -> Line:
+    def _row(self, role: str, site: Site) -> Line:
+        counts = site.histogram
         line: Line = [(f"  {LABELS[role]:{LABEL}}", "")]
         if role in GRADIENTS:
             line += self.ruler.bar(counts.shifted(round(log2(self.sheet.scale_drawn))))
             for _, value in self.scales:
-                lost, over = counts.lost(FP16, value), counts.overflowing(FP16, value)
-                text = "inf" if over else share(lost) if counts.nonzero else "-"
-                style = "error" if over or lost >= 0.1 else "warning" if lost >= LOST else ""
+                gone, over = lost(site, FP16, value), counts.overflowing(FP16, value)
+                text = "inf" if over else share(gone) if counts.nonzero else "-"
+                style = "error" if over or gone >= 0.1 else "warning" if gone >= LOST else ""
                 line.append((f"{text:>{COLUMN}}", style))
         else:
             line += self.ruler.bar(counts)
@@ -141,7 +142,7 @@ class Table:
                 continue
             alive = before.histogram.nonzero / before.histogram.elements
             seen = 1 - after.histogram.nonzero / finite / alive
-            foretold = before.histogram.lost(FP16, self.sheet.scale_in_use or 1.0)
+            foretold = lost(before, FP16, self.sheet.scale_in_use or 1.0)
             words = f"calibration foretold {share(foretold)} lost, {share(max(seen, 0.0))} was observed"
             out += self._words(role, words, "dim")
         return out
