@@ -24,6 +24,7 @@ from amp_doctor.probe.flops import Flops, recurrent
 from amp_doctor.probe.graph_calls import OutOfTime, gives_no_tensor, invoke, last_uses, name_of
 from amp_doctor.probe.half_calls import CREATED, beyond, half_call, mixes
 from amp_doctor.probe.mending import MASKS, mended
+from amp_doctor.probe.nested import tensors
 from amp_doctor.probe.positions import collapsed
 from amp_doctor.probe.precisions import Precision, Rules
 from amp_doctor.probe.replayed import Node, Replayed
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _NORMS = frozenset("batch_norm layer_norm group_norm instance_norm rms_norm".split())
 _CASTS = frozenset("float half bfloat16 to type type_as".split())
+_INDICES = (torch.int64, torch.int32)
 _FILLS = MASKS | {"fill_", "full_like"}
 
 
@@ -169,7 +171,7 @@ class _Run:
         found.flops = flops.total + recurrent(name, args)
         if state is not None:
             torch.default_generator.set_state(state)
-        self._wide[node] = wide
+        self._wide[node], wide_args, wide_kwargs = wide, args, kwargs
         casts = self._rules.casts
         casts.count, casts.above, casts.below = 0, 0.0, 0.0
         args, kwargs = within_range(low_args, extremes)
@@ -182,6 +184,7 @@ class _Run:
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             found.refused, found.mixed = str(error).split("\n")[0], mixes((args, kwargs))
             low = cut(in_dtype(wide, self._precision.low if is_low(args) else None))
+        found.rerouted = _other_indices((wide_args, wide_kwargs), (args, kwargs))
         found.casts = casts.count
         found.cast = casts.above if name == "scaled_dot_product_attention" else max(casts.above, casts.below)
         own = any(one.target is generator_at for one in found.inputs)
@@ -270,6 +273,12 @@ class _Run:
 
     def _of_norm(self, node: fx.Node) -> bool:
         return self._precision.norms and any(name_of(user) in _NORMS for user in node.users)
+
+
+def _other_indices(wide: Any, low: Any) -> bool:
+    """Whether the same call reads other whole numbers, as where a router has chosen otherwise."""
+    pairs = zip(tensors(wide), tensors(low), strict=False)
+    return any(not torch.equal(one, other) for one, other in pairs if one.dtype in _INDICES and other.dtype in _INDICES)
 
 
 def _gradient(wide: Tensor, low: Tensor, scale: float) -> Compared | None:

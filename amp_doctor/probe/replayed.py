@@ -25,7 +25,8 @@ class Node:
     `refused` holds the words of an error that the reduced precision raised, `mixed` whether half met FP32 there; `cast`
     the largest magnitude of an input that the cast to half made infinite; `swallowed` the share of a sum that it does
     not notice; `masks` that its infinities are those of a mask; `collapsed` the share of neighbouring whole numbers
-    that are the same now. `flow` is what its backward did, where there was one.
+    that are the same now; `rerouted` that it read other indices than in FP32. `flow` is what its backward did, where
+    there was one.
     """
 
     node: fx.Node
@@ -38,6 +39,7 @@ class Node:
     swallowed: float = 0.0
     masks: bool = False
     collapsed: float = 0.0
+    rerouted: bool = False
     flops: int = 0
     inputs: tuple[fx.Node, ...] = ()
     flow: Flow | None = None

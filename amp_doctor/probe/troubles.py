@@ -134,7 +134,7 @@ def _judge(one: Node, known: Mapping[fx.Node, Node], replayed: Replayed) -> Trou
         if grows(name, seen.amax, max((i.compared.amax for i in inputs), default=inf)):
             return Trouble(one, ACCUMULATION, 20.0)
         return Trouble(one, OVERFLOW, 20.0)
-    if name in _MOVES:
+    if name in _MOVES or one.rerouted:
         return None
     stuck = _running_sum(one) or (name not in ADDS and one.swallowed > _SWALLOWED_OF_MANY)
     if one.collapsed and not stuck and not any(i.collapsed for i in inputs):

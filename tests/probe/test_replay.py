@@ -16,7 +16,7 @@ from amp_doctor.probe.keeping import within
 from amp_doctor.probe.precisions import O1_BF16, O1_FP16, O2_FP16, O3_FP16, PRECISIONS, WRITTEN
 from amp_doctor.probe.replay import replay
 from amp_doctor.probe.troubles import BESIDE, troubles
-from tests.probe import operator_illnesses
+from tests.probe import layered_illnesses, operator_illnesses
 from tests.probe.operator_illnesses import ILLNESSES
 from tests.probe.recorded_zoo_more import ZOO
 from tests.probe.test_record import prepared, record
@@ -38,6 +38,20 @@ def test_the_ill_operator_is_first_or_second_with_its_line(name: str) -> None:
         and LINES[one.source.line - 1].endswith("# ILL")
         for one in found[:2]
     ), found
+
+
+@pytest.mark.parametrize("name", layered_illnesses.ILLNESSES)
+def test_it_is_inside_a_model_as_well(name: str) -> None:
+    named, make = layered_illnesses.ILLNESSES[name]
+    torch.manual_seed(0)
+    found = examine(record(make()), seconds=60).operators
+    lines = Path(layered_illnesses.__file__).read_text("utf-8").splitlines()
+    told = [
+        (one.operator.removesuffix(" (input)").strip("_"), lines[one.source.line - 1].endswith("# ILL"))
+        for one in found[:2]
+        if one.source is not None
+    ]
+    assert set(told) & {(other, True) for other in named}, found
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -156,6 +170,21 @@ def test_the_lowest_number_of_a_dtype_is_another_in_half() -> None:
     examined = examine(record(step), seconds=60)
     assert examined.operators == ()
     assert all(one.gradient_error is not None and one.gradient_error < 0.05 for one in examined.outcomes)
+
+
+def test_what_is_drawn_in_half_is_what_was_drawn_in_float32() -> None:
+    """Releases such as torch 2.4 draw other numbers in half: another path would be dropped, other noise added."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def step() -> None:
+        x = torch.randn(64, 6, 8)
+        h = first(x)
+        kept = (0.7 + torch.rand((64, 1, 1), dtype=h.dtype, device=h.device)).floor_()
+        (x + second(h + 0.1 * torch.randn_like(h)).div(0.7) * kept).square().mean().backward()
+
+    for precision in (O1_FP16, O1_BF16, O3_FP16):
+        assert troubles(replay(record(step), precision, scale=4096.0)) == ()
 
 
 def test_of_a_run_that_breaks_at_once_the_first_step_is_replayed() -> None:
