@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from abc import ABCMeta
 from collections import defaultdict
 from importlib import import_module
 from types import SimpleNamespace
@@ -108,6 +109,11 @@ def pretend(patches: Patches) -> None:
         for name, answer in answers.items():
             if owner is not None and hasattr(owner, name):
                 patches.replace(owner, name, answer)
+    for name, ours in (("_StreamBase", Stream), ("_EventBase", Event)):
+        # torch 2.4 imports torch._dynamo with the first optimizer, and that asks what kind of classes these are.
+        base = getattr(import_module("torch._streambase"), name, None)
+        if isinstance(base, ABCMeta):
+            base.register(ours)
     for name in _TYPES.split():
         if hasattr(torch, name) and hasattr(torch.cuda, name):
             patches.replace(torch.cuda, name, getattr(torch, name))

@@ -33,7 +33,10 @@ ROUNDED = (
     # Half kernels of the CPU that multiply or weigh in half.
     "prod prod.dim_int grid_sampler_2d grid_sampler_3d "
     # Half on CUDA, and without a half kernel on the CPU (torch's own table of dtypes, 2.13).
-    "avg_pool3d multi_margin_loss multilabel_margin_loss polygamma round.decimals rrelu _upsample_bilinear2d_aa"
+    "avg_pool3d multi_margin_loss multilabel_margin_loss polygamma round.decimals rrelu _upsample_bilinear2d_aa "
+    # Or no half kernel in torch 2.4, forward or backward (its table).
+    "mse_loss smooth_l1_loss isin.Tensor_Tensor isin.Tensor_Scalar isin.Scalar_Tensor trace adaptive_max_pool3d "
+    "max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d"
 ).split()
 # The same into a tensor that is given, where autocast casts nothing: in place and with `out=`, by the plain operator.
 IN_PLACE = {f"{name}_": name for name in "addmm baddbmm addmv addr addbmm".split()}
@@ -114,7 +117,8 @@ def _register() -> None:
             op = overload(name)
             if op is not None:
                 aten.impl(op, _refused(op, kernel), HALF)
-        rest.fallback(torch.library.fallthrough_kernel, HALF)
+        # What Library.fallback calls, which releases before 2.6 do not have.
+        rest.m.fallback_fallthrough(HALF)
 
 
 def _rounded(op: Any) -> Callable[..., Any]:

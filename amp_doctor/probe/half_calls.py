@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # They make tensors of nothing.
 CREATED = frozenset("zeros ones full rand randn arange linspace logspace eye empty tensor scalar_tensor".split())
+# What they draw in half on a CPU are other numbers than in FP32 in older releases of torch (2.4, 2.6).
+DRAWN = frozenset("rand randn rand_like randn_like".split())
 # What the CPU has no kernel for and a GPU has.
 _ONLY_ON_CPU = ("not implemented for", "mkldnn", "could not create a primitive")
 # And what has none for half on either (torch's own table of dtypes, 2.13): those of these families, and these.

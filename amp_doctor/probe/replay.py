@@ -22,7 +22,7 @@ from amp_doctor.probe.compare import Compared, compare
 from amp_doctor.probe.dtypes import LOW, cut, in_dtype, is_low, widened, within_range
 from amp_doctor.probe.flops import Flops, recurrent
 from amp_doctor.probe.graph_calls import OutOfTime, gives_no_tensor, invoke, last_uses, name_of
-from amp_doctor.probe.half_calls import CREATED, beyond, half_call, mixes
+from amp_doctor.probe.half_calls import CREATED, DRAWN, beyond, half_call, mixes
 from amp_doctor.probe.mending import MASKS, mended
 from amp_doctor.probe.nested import tensors
 from amp_doctor.probe.positions import collapsed
@@ -188,12 +188,8 @@ class _Run:
         found.casts = casts.count
         found.cast = casts.above if name == "scaled_dot_product_attention" else max(casts.above, casts.below)
         own = any(one.target is generator_at for one in found.inputs)
-        if (
-            (state is not None or own)
-            and name.endswith("_")
-            and isinstance(low, Tensor)
-            and len(found.inputs) == 1 + own
-        ):
+        drawn = name in DRAWN or (name.endswith("_") and len(found.inputs) == 1 + own)
+        if (state is not None or own) and drawn and isinstance(low, Tensor):
             low.detach().copy_(wide.detach())  # filled with random numbers: the same ones
         if name in UNINITIALISED:
             # Whatever memory held before is nobody's fault.

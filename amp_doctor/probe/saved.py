@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,14 +14,46 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+# Which hooks are in force; releases up to 2.6 do not tell.
+_TOP: Callable[[bool], Any] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+class _Pushed(threading.local):
+    """How many hooks are in force in a thread."""
+
+    count = 0
+
+
+_pushed = _Pushed()
+
+
+def watch_hooks(patches: Patches) -> None:
+    """Where torch does not tell which hooks are in force, they are counted as they come and go."""
+    if _TOP is None:
+        _pushed.count = 0
+        for name, change in (("_push_saved_tensors_default_hooks", 1), ("_pop_saved_tensors_default_hooks", -1)):
+            patches.wrap(torch._C._autograd, name, _counted(change))
+
+
+def _counted(change: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            _pushed.count += change
+            return original(*args)
+
+        return call
+
+    return make
+
+
 def others_hooked() -> bool:
     """Whether the script's own hooks are in force, or it has them refused.
 
     Only the innermost are called, and a checkpoint needs its own; `torch.func.grad` raises when there are any.
     """
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooked = _TOP(True) is not None if _TOP is not None else _pushed.count > 0
     allowed = getattr(torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: True)
-    return top is None or not allowed() or top(True) is not None
+    return hooked or not allowed()
 
 
 def in_backward() -> bool:

@@ -22,7 +22,7 @@ from amp_doctor.probe.operators import OperatorLog
 from amp_doctor.probe.patches import Patches
 from amp_doctor.probe.refusals import refusal
 from amp_doctor.probe.replaying import Replaying
-from amp_doctor.probe.saved import SavedTensors, in_backward, others_hooked
+from amp_doctor.probe.saved import SavedTensors, in_backward, others_hooked, watch_hooks
 from amp_doctor.probe.scaler import Scalers
 from amp_doctor.probe.settings import AUTO, CALIBRATE, Settings, Stop
 from amp_doctor.probe.sites import Sites
@@ -92,6 +92,7 @@ class Session:
         self._eager.install(self._patches, self.note)
         self.gradients.patch(self._patches)
         self.scalers.patch(self._patches)
+        watch_hooks(self._patches)
         self.steps.install()
         self.activations.install()
 
