@@ -103,8 +103,9 @@ def _inside(layer: Layer, called: Iterable[Layer]) -> list[Layer]:
 def reach(layer: Layer, counts: ExponentHistogram) -> float:
     """The largest magnitude of an output that is not a mask: huge, negative, and far above everything else."""
     exponents = sorted((exponent for exponent, number in counts.exponents.items() if number), reverse=True)
-    if not exponents or makes_half(layer):
-        return counts.amax  # a matrix product masks nothing
+    product = makes_half(layer) and not layer.type.endswith("Attention")
+    if not exponents or product:
+        return counts.amax  # a matrix product masks nothing; attention may hand on its mask, as that of T5 does
     top, rest = exponents[0], exponents[1:]
     lone = counts.high < 2.0**top and (not rest or top - rest[0] > _MASK_GAP)
     if not lone:

@@ -125,6 +125,7 @@ def test_where_the_run_shows_it_nothing_is_guessed() -> None:
 def test_masks_are_no_magnitudes_and_outliers_of_a_product_are() -> None:
     masked = ExponentHistogram({-3: 500, 2: 500, 29: 4}, amax=1e9, amin=0.1, high=7.5, low=-1e9)
     assert reach(Layer("scores", "Scores"), masked) == 8.0
+    assert reach(Layer("attention", "T5Attention"), masked) == 8.0
     assert reach(Layer("fc", "Linear"), masked) == 1e9
     both = ExponentHistogram({-3: 500, 2: 500, 29: 4}, amax=1e9, amin=0.1, high=1e9, low=-1e9)
     assert reach(Layer("scores", "Scores"), both) == 1e9
