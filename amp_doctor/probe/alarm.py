@@ -39,33 +39,6 @@ class Watch(threading.Thread):
             self.join(1.0)
 
 
-class Alarms:
-    """The threads of one run that wait for something."""
-
-    def __init__(self) -> None:
-        self._watches: list[Watch] = []
-
-    @property
-    def rang(self) -> bool:
-        """Whether one of them has rung."""
-        return any(one.rang for one in self._watches)
-
-    def start(self, watch: Watch) -> None:
-        """Set one more."""
-        self._watches.append(watch)
-        watch.start()
-
-    def cancel(self) -> None:
-        """There is no need for any of them any more."""
-        for one in self._watches:
-            one.cancel()
-
-    def wait(self) -> None:
-        """Let the cancelled ones come to their end."""
-        for one in self._watches:
-            one.wait()
-
-
 class Alarm(Watch):
     """After `seconds` calls `interrupt`, after `GRACE` more `give_up`, both from this thread.
 

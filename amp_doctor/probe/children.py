@@ -59,12 +59,14 @@ STOPPED = ".stopped"
 
 
 class Children:
-    """Owns the wrapping of `Process.start` and the directory in which the children leave their profiles."""
+    """Owns the wrapping of `Process.start` and the directory in which the children leave their profiles.
 
-    def __init__(
-        self, recording: Recording, spool: str | None = None, started: Callable[[], None] | None = None
-    ) -> None:
-        self._recording, self._tell = recording, started
+    `on_start()` is called after each child.
+    """
+
+    def __init__(self, recording: Recording, spool: str | None = None) -> None:
+        self._recording = recording
+        self.on_start: Callable[[], None] | None = None
         self._spool, self._own = spool, spool is None
         self._patches = Patches()
         self._started: list[tuple[str, str]] = []
@@ -125,8 +127,8 @@ class Children:
                 process.__dict__.pop("run", None)
             self._started.append((file, process.name))
             self._processes.append(process)
-            if self._tell is not None:
-                self._tell()
+            if self.on_start is not None:
+                self.on_start()
 
         return start
 

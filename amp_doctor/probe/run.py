@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.errors import ProfileError
-from amp_doctor.probe import alarm
 from amp_doctor.probe.children import Children
 from amp_doctor.probe.ending import Outcome, outcome_of
 from amp_doctor.probe.forks import in_children
 from amp_doctor.probe.interrupts import Interrupts, die_by
 from amp_doctor.probe.launch import others_of, run, stage, wind_up
 from amp_doctor.probe.patches import Patches
+from amp_doctor.probe.patience import Patience
 from amp_doctor.probe.program import Target, program_of
 from amp_doctor.probe.programs import Programs
 from amp_doctor.probe.ranks import SHORT, TIMEOUT, Ranks
@@ -88,14 +88,15 @@ class _Run:
         self._recording = Recording(settings, self._keep if file is not None else None, says=True)
         if settings.time_limit is not None:
             self._recording.deadline = time.time() + settings.time_limit
-        self._recording.stepped, self._recording.stopping = self._stepped, self._stopping
-        self._recording.firm_end = self._swallowed
-        self._children = Children(self._recording, started=self._child_started)
+        self._children = Children(self._recording)
         self._programs = Programs(settings)
         self._interrupts = Interrupts(self._killed, lambda: self._recording.end("steps"))
+        self._patience = Patience(self._recording, self._children, self._interrupts, self._too_long)
+        self._recording.stepped, self._recording.stopping = self._stepped, self._patience.stopping
+        self._recording.firm_end = self._swallowed
+        self._children.on_start = self._patience.child_started
         self._patches = Patches()
-        self._alarms = alarm.Alarms()
-        self._looking, self._clear = False, True
+        self._clear = True
         self._threads = set(threading.enumerate())
         self._exit = os._exit
         self._owner = os.getpid()
@@ -120,7 +121,7 @@ class _Run:
                 die_by(self._deadly)
             if not self._clear:
                 self._leave_at_once(status)
-        self._alarms.wait()
+        self._patience.close()
         if self._fault is not None:
             raise self._fault
         return status
@@ -147,11 +148,11 @@ class _Run:
         self._programs.install(self._target)
         self._recording.install()
         if self._settings.time_limit is not None:
-            self._arm(self._settings.time_limit, "time-limit")
+            self._patience.limit(self._settings.time_limit)
 
     def _take_down(self) -> None:
         """Give back what is wrapped: at the end, and in forked children."""
-        self._alarms.cancel()
+        self._patience.cancel()
         self._recording.remove()
         self._children.remove()
         self._programs.remove()
@@ -174,29 +175,6 @@ class _Run:
             self._recording.note("threads or atexit functions of the script had not ended, and were left")
         return outcome
 
-    def _arm(self, seconds: float, how: str) -> None:
-        def give_up() -> None:
-            note = f"the script did not end within {alarm.GRACE:g} s after the stop, and was ended"
-            self._end_firmly(note, how, SHORT)
-
-        def interrupt() -> None:
-            if how == "time-limit":
-                self._recording.expire()
-                if alarm.wait_for(lambda: self._recording.stopped, alarm.RUNOUT):
-                    return
-            self._interrupts.stop_main()
-
-        self._alarms.start(alarm.Alarm(seconds, interrupt, give_up, self._children.all_gone))
-
-    def _child_started(self) -> None:
-        """Nobody answers a script that waits for what its stopped children were to say."""
-        if not self._looking:
-            self._looking = True
-            self._alarms.start(alarm.Lookout(self._only_stopped_children, self._stopping))
-
-    def _only_stopped_children(self) -> bool:
-        return self._children.all_stopped and not self._recording.steps
-
     # --- what is heard from the session -----------------------------------------------------------------------------
 
     def _stepped(self, step: int, steps: int) -> None:
@@ -211,15 +189,6 @@ class _Run:
         if self._file is not None and self._ranks.rank == 0:
             self._file.checkpoint(profile)
 
-    def _stopping(self) -> None:
-        """Stop is about to be raised: the script gets some time to come to its end."""
-        if not self._alarms.rang:
-            self._alarms.cancel()
-            limit, patience = self._recording.deadline, alarm.PATIENCE
-            if limit is not None:
-                patience = min(patience, max(limit - time.time(), alarm.GRACE))
-            self._arm(patience, "steps")
-
     def _swallowed(self) -> None:
         self._end_firmly(
             "the script caught the stop (a bare `except:` or `except BaseException`) and trained on: it was ended on "
@@ -227,6 +196,9 @@ class _Run:
             "steps",
             TIMEOUT,
         )
+
+    def _too_long(self, note: str, how: str) -> None:
+        self._end_firmly(note, how, SHORT)
 
     # --- the ends -----------------------------------------------------------------------------------------------------
 
@@ -237,7 +209,7 @@ class _Run:
         """
         if not next(self._ticket, False):
             return None
-        self._alarms.cancel()
+        self._patience.cancel()
         profile = self._children.merged(self._recording.end(outcome.how), self._programs.started)
         met = self._ranks.merged(profile, patience)
         self._recording.remove()
