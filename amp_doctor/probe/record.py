@@ -62,6 +62,7 @@ class Recorder(TorchFunctionMode):
         self._modules: list[nn.Module] = []
         self._handles: list[Any] = []
         self._patches = Patches()
+        self._apply_seen: Any = None
         self._careful = Careful(self)
         # Gradients, and what was made of them: clipping and the like is no part of the graph.
         self._gradients = WeakIdKeyDictionary()
@@ -85,7 +86,7 @@ class Recorder(TorchFunctionMode):
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             return recorder._apply(cls, super(_SingleLevelFunction, cls).apply, args, kwargs)  # type: ignore[misc]
 
-        _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
+        self._apply_seen = _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None:
             self._compiled, dynamo.config.disable = dynamo.config.disable, True
@@ -108,7 +109,8 @@ class Recorder(TorchFunctionMode):
             sys.modules["torch._dynamo"].config.disable, self._compiled = self._compiled, None
         if _get_current_function_mode() is self:
             self.__exit__(None, None, None)
-        del _SingleLevelFunction.apply  # type: ignore[attr-defined]
+        if vars(_SingleLevelFunction).get("apply") is self._apply_seen:  # a probe within a probe has its own
+            del _SingleLevelFunction.apply  # type: ignore[attr-defined]
         self._patches.undo()
         while self._handles:
             self._handles.pop().remove()

@@ -11,7 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 from torch import fx, nn
+from torch.autograd.function import _SingleLevelFunction
+from torch.overrides import _get_current_function_mode_stack
 
+from amp_doctor.probe import Probe
 from amp_doctor.probe.exact import replay_exactly
 from amp_doctor.probe.record import Recorder
 from tests.probe.recorded_zoo_more import ZOO
@@ -163,6 +166,20 @@ def test_beyond_the_cap_inputs_are_kept_by_reference_with_a_note() -> None:
     recording = record(step, limit=64)
     assert not recording.exact
     assert any("kept by reference" in note for note in recording.notes)
+
+
+def test_a_probe_within_a_probe_records_its_own_step() -> None:
+    """As a notebook with a `Probe` in it that is run by `amp-doctor probe`."""
+    network, _ = small()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with Probe(steps=8), Probe(steps=5) as probe:
+        for _ in range(8):
+            optimizer.zero_grad()
+            network(torch.randn(4, 4)).sum().backward()
+            optimizer.step()
+    assert (probe.profile.steps.taken, probe.profile.replay.exact) == (5, True)
+    assert "apply" not in vars(_SingleLevelFunction)
+    assert not _get_current_function_mode_stack()
 
 
 def _twice(x: torch.Tensor) -> torch.Tensor:
