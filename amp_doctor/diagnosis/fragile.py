@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.nonfinite import origin
-from amp_doctor.diagnosis.operators import O0_FLOAT16, O1_BFLOAT16, O1_FLOAT16, REFUSED, adds_eps, ails, spoiled, tried
+from amp_doctor.diagnosis.operators import (
+    O0_FLOAT16,
+    O1_BFLOAT16,
+    O1_FLOAT16,
+    REFUSED,
+    adds_eps,
+    ails,
+    outcome,
+    spoiled,
+    tried,
+)
 from amp_doctor.diagnosis.outcomes import coarser
 from amp_doctor.diagnosis.precision import any_half
 from amp_doctor.diagnosis.recommend import recommend
@@ -71,6 +82,9 @@ def loses(facts: Facts) -> Iterable[Draft]:
             return False
         if chosen and one.precision == O1_FLOAT16:
             return one in chosen  # the rest comes from these
+        came = outcome(facts.profile, one.precision)
+        if came is not None and not isfinite(came.loss_error):
+            return False  # the infinity is told of
         changed = spoiled(facts.profile, one.precision) or (one.precision == O1_BFLOAT16 and coarser(facts.profile))
         return one.phase == "forward" and changed
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.profile import LOSS_SCALES, Outcome
@@ -13,6 +15,7 @@ from amp_doctor.probe.exact import replay_exactly
 from amp_doctor.probe.graph_calls import OutOfTime
 from amp_doctor.probe.keeping import SCALE, TOLERANCE, kept, scaled
 from amp_doctor.probe.precisions import O1_BF16, O1_FP16, O2_FP16, O3_FP16, WRITTEN, Precision
+from amp_doctor.probe.replay import replay
 from amp_doctor.probe.troubles import (
     COLLAPSE,
     MASK,
@@ -113,7 +116,17 @@ class _Examination:
             # What reads the mask has no gradient but NaN, and hands it on.
             backward = tuple(one for one in backward if one.trouble != OVERFLOW)
         self._found[precision] = tuple(sorted((*found, *backward), key=lambda one: -one.rank))
-        self._replays.append(replayed)
+        self._replays.append(self._unmended(replayed))
+
+    def _unmended(self, replayed: Replayed) -> Replayed:
+        """With the losses that the step would end in where infinities were replaced on the way."""
+        if not any(one.mended for one in replayed.nodes):
+            return replayed
+        with suppress(RuntimeError, ValueError, OutOfTime):  # not every call takes a NaN
+            whole = replay(self._recording, replayed.precision, backward=False, deadline=self._deadline, mend=False)
+            if not all(isfinite(low) for _, low in whole.losses):
+                return replace(replayed, losses=whole.losses, gradient_error=inf)
+        return replayed
 
     def _keep(self) -> None:
         """For half of the time that is left: the other precisions want some, too."""
@@ -157,7 +170,7 @@ def _worth_telling(found: list[Operator], precision: Precision) -> list[Operator
 
 
 def _outcome(replayed: Replayed, found: tuple[Trouble, ...]) -> Outcome:
-    errors = [abs(wide - low) / abs(wide) for wide, low in replayed.losses if wide]
+    errors = [abs(wide - low) / abs(wide) if isfinite(low) else inf for wide, low in replayed.losses if wide]
     return Outcome(
         replayed.precision.name,
         max(errors, default=0.0),

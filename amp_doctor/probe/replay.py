@@ -51,15 +51,17 @@ def replay(
     backward: bool = True,
     deadline: float | None = None,
     scales: Sequence[float] = (),
+    mend: bool = True,
 ) -> Replayed:
     """Replay under `precision`, with the calls named in `exempt` in FP32; gradients under the loss scale `scale`.
 
     `backward=False` leaves the backward passes out, but for gradients that the step itself computes with. Under each of
     `scales` it is counted what arrives as zero, by a backward pass of its own.
-    OutOfTime when `time.monotonic()` passes `deadline`.
+    Infinities that FP32 does not have are replaced by its numbers, so that each operator is judged on its own; without
+    `mend` they go on as they would. OutOfTime when `time.monotonic()` passes `deadline`.
     """
     rules = Rules(precision)
-    run = _Run(recording, precision, rules, frozenset(exempt), scale if backward else None, deadline, scales)
+    run = _Run(recording, precision, rules, frozenset(exempt), scale if backward else None, deadline, scales, mend)
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), rules.installed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # half complex numbers are an experiment of torch's, and ours
         return run.all()
@@ -75,8 +77,9 @@ class _Run:
         scale: float | None,
         deadline: float | None,
         scales: Sequence[float],
+        mend: bool,
     ) -> None:
-        self._recording, self._precision, self._rules = recording, precision, rules
+        self._recording, self._precision, self._rules, self._mend = recording, precision, rules, mend
         self._exempt, self._scale, self._deadline = exempt, scale or 1.0, deadline
         self._with_backward = scale is not None
         self._wide: dict[fx.Node, Any] = {}
@@ -205,13 +208,16 @@ class _Run:
         """What became of the result; without its infinities, but for those of a mask."""
         found.dtype, found.compared = low.dtype, compare(wide, low)
         found.collapsed = collapsed(wide, low, found.compared.amax)
-        if not found.compared.broken:
+        if not found.compared.broken or not self._mend:
             return low
         masks = name_of(found.node) in MASKS or not self._masks.isdisjoint(found.inputs)
         meant = 0.0 if found.flops else beyond(found.node.args)
         whole, found.masks = mended(wide, low, masks=masks, product=found.flops > 0, constant=meant > 0)
         self._masks.update((found.node,) if found.masks else ())
-        return low if found.node.meta.get("mutates") else whole
+        if found.node.meta.get("mutates"):
+            return low
+        found.mended = not found.masks
+        return whole
 
     def _fills_half(self, name: str, given: Any) -> bool:
         args, kwargs = given

@@ -24,9 +24,9 @@ class Node:
 
     `refused` holds the words of an error that the reduced precision raised, `mixed` whether half met FP32 there; `cast`
     the largest magnitude of an input that the cast to half made infinite; `swallowed` the share of a sum that it does
-    not notice; `masks` that its infinities are those of a mask; `collapsed` the share of neighbouring whole numbers
-    that are the same now; `rerouted` that it read other indices than in FP32. `flow` is what its backward did, where
-    there was one.
+    not notice; `masks` that its infinities are those of a mask, `mended` that others were replaced; `collapsed` the
+    share of neighbouring whole numbers that are the same now; `rerouted` that it read other indices than in FP32.
+    `flow` is what its backward did, where there was one.
     """
 
     node: fx.Node
@@ -38,6 +38,7 @@ class Node:
     mixed: bool = False
     swallowed: float = 0.0
     masks: bool = False
+    mended: bool = False
     collapsed: float = 0.0
     rerouted: bool = False
     flops: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,6 +186,25 @@ def test_what_is_drawn_in_half_is_what_was_drawn_in_float32() -> None:
 
     for precision in (O1_FP16, O1_BF16, O3_FP16):
         assert troubles(replay(record(step), precision, scale=4096.0)) == ()
+
+
+@pytest.mark.parametrize("clamped", [False, True])
+def test_the_outcome_is_that_of_a_step_in_which_no_infinity_is_replaced(clamped: bool) -> None:
+    """Each operator is judged as if those before it had given what they should; the step ends as it would end."""
+
+    def step() -> None:
+        torch.manual_seed(0)
+        x = nn.Linear(8, 8)(torch.randn(16, 8))
+        large = (300 * x) * (300 * x)
+        out = large.clamp(max=40_000) if clamped else large * 1e-4
+        out.mean().backward()
+
+    examined = examine(record(step), seconds=60)
+    half = examined.outcomes[0]
+    assert half.precision == "O1/float16"
+    assert half.overflows == 1
+    assert isfinite(half.loss_error) == clamped
+    assert isfinite(half.gradient_error or 0.0) == clamped
 
 
 def test_of_a_run_that_breaks_at_once_the_first_step_is_replayed() -> None:
