@@ -71,7 +71,7 @@ class Activations:
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         # What torch.jit.trace sees becomes part of what it makes, our counting too.
-        if threading.get_ident() != self._thread or torch.jit.is_tracing():
+        if threading.get_ident() != self._thread or torch._C._is_tracing():
             return
         with self._session.guard("activations"):
             if not self._stack:
