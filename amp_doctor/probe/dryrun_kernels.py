@@ -17,11 +17,11 @@ from torch import Tensor
 
 from amp_doctor.probe.dryrun_autocast import AUTOCAST, POLICIES, Casts, autocast_rules, key, overload
 from amp_doctor.probe.dryrun_fused import FUSED
-from amp_doctor.probe.dtypes import LOW
-from amp_doctor.probe.nested import tensors
+from amp_doctor.probe.dtypes import LOW, narrowed
+from amp_doctor.probe.nested import mapped, tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 HALF = "AutocastHPU"
 # Computed in float32 and rounded once. Composite operators that are one kernel on CUDA stand here as a whole.
@@ -97,28 +97,29 @@ def _register() -> None:
     with warnings.catch_warnings():
         # That a kernel is replaced is what is meant.
         warnings.simplefilter("ignore")
-        for name, rule in autocast_rules():
-            op = overload(name)
-            if op is not None:
-                aten.impl(op, POLICIES[rule](op, casts), AUTOCAST)
-        for name in ROUNDED:
-            op = overload(name)
-            if op is not None:
-                aten.impl(op, _rounded(op), HALF)
-        for table, write in ((IN_PLACE, _in_place), (OUT, _into)):
-            for name, plain in table.items():
-                op = overload(name)
-                if op is not None:
-                    aten.impl(op, write(op, overload(plain)), HALF)
-        for name, make in FUSED.items():
-            op = overload(name)
-            aten.impl(op, _below(make(op)), HALF)
-        for name, kernel in REFUSED.items():
-            op = overload(name)
-            if op is not None:
-                aten.impl(op, _refused(op, kernel), HALF)
+        rules = dict(autocast_rules())
+        for name, op in _known(rules):
+            aten.impl(op, POLICIES[rules[name]](op, casts), AUTOCAST)
+        for _, op in _known(ROUNDED):
+            aten.impl(op, _rounded(op), HALF)
+        for name, op in _known(IN_PLACE):
+            aten.impl(op, _in_place(op, overload(IN_PLACE[name])), HALF)
+        for name, op in _known(OUT):
+            aten.impl(op, _into(op, overload(OUT[name])), HALF)
+        for name, op in _known(FUSED):
+            aten.impl(op, _below(FUSED[name](op)), HALF)
+        for name, op in _known(REFUSED):
+            aten.impl(op, _refused(op, REFUSED[name]), HALF)
         # What Library.fallback calls, which releases before 2.6 do not have.
         rest.m.fallback_fallthrough(HALF)
+
+
+def _known(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Those operators that this torch has."""
+    for name in names:
+        op = overload(name)
+        if op is not None:
+            yield name, op
 
 
 def _rounded(op: Any) -> Callable[..., Any]:
@@ -134,10 +135,10 @@ def _rounded(op: Any) -> Callable[..., Any]:
                         dtype = one.dtype
                     elif one.dtype is not dtype:
                         return op(*args, **kwargs)
-            if dtype not in LOW or kwargs.get("dtype") is not None:
+            if dtype is None or dtype not in LOW or kwargs.get("dtype") is not None:
                 return op(*args, **kwargs)
             kwargs = {name: _wide(one) for name, one in kwargs.items()}
-            return _narrow(op(*[_wide(one) for one in args], **kwargs), dtype)
+            return narrowed(op(*[_wide(one) for one in args], **kwargs), dtype)
 
     return kernel
 
@@ -200,14 +201,4 @@ def _refused(op: Any, name: str) -> Callable[..., Any]:
 
 
 def _wide(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.float() if value.dtype in LOW else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_wide, value))
-    return value
-
-
-def _narrow(value: Any, dtype: torch.dtype | None) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.dtype is torch.float32 else value
-    return tuple(_narrow(one, dtype) for one in value)
+    return mapped(value, lambda one: one.float() if isinstance(one, Tensor) and one.dtype in LOW else one)
