@@ -179,7 +179,8 @@ def test_a_probe_within_a_probe_records_its_own_step() -> None:
             optimizer.step()
     replayed = probe.profile.replay
     assert probe.profile.steps.taken == 5
-    assert replayed is not None and replayed.exact
+    assert replayed is not None
+    assert replayed.exact
     assert "apply" not in vars(_SingleLevelFunction)
     assert not _get_current_function_mode_stack()
 
