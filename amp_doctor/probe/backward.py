@@ -18,9 +18,10 @@ from torch.autograd.graph import get_gradient_edge
 from amp_doctor.probe.compare import Compared
 from amp_doctor.probe.dryrun_autocast import AUTOCAST, key
 from amp_doctor.probe.dryrun_kernels import HALF
+from amp_doctor.probe.nested import tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from torch import fx
 
@@ -84,7 +85,7 @@ class Watch:
             return {}
         return {
             (edge.node, edge.output_nr): Edge(place, tensor.dtype, tensor.shape)
-            for place, tensor in enumerate(_tensors(args))
+            for place, tensor in enumerate(tensors(args))
             if tensor.requires_grad
             for edge in (get_gradient_edge(tensor),)
         }
@@ -94,7 +95,7 @@ class Watch:
         if not edges:
             return
         waiting = []
-        for place, tensor in enumerate(_tensors((result,))):
+        for place, tensor in enumerate(tensors((result,))):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 function, number = tensor.grad_fn, tensor.output_nr
                 if (function, number) in edges:
@@ -188,13 +189,3 @@ def _formed(grad: Tensor | None, edge: Edge) -> Tensor | None:
 def _sample(values: Tensor, stride: int) -> Tensor:
     flat = values.reshape(-1)
     return flat if stride == 1 else flat[::stride]
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for one in values:
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, (tuple, list)):
-            yield from _tensors(one)
-        elif isinstance(one, dict):
-            yield from _tensors(one.values())

@@ -91,7 +91,7 @@ class Kernels:
 
 def _register() -> None:
     aten = torch.library.Library("aten", "IMPL")
-    rest = torch.library.Library("_", "IMPL")
+    rest: Any = torch.library.Library("_", "IMPL")
     _libraries.extend([aten, rest])
     casts = _Innermost()
     with warnings.catch_warnings():

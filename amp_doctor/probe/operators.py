@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amp_doctor.diagnosis.profile import Source
+    from amp_doctor.probe.names import Record
     from amp_doctor.probe.session import Session
+
+    # Operator, layer and line.
+    Place = tuple[str, Record | None, Source | None]
 
 WATCHED: dict[Any, str] = {
     torch.matmul: "matmul",
@@ -90,13 +94,13 @@ class OperatorLog:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._found: dict[tuple[str, Any, Source | None], tuple[float, str]] = {}
+        self._found: dict[Place, tuple[float, str]] = {}
         # What autocast has refused, which ended the script.
         self.refused: list[Operator] = []
         # Results on a GPU, until the step is read.
-        self._waiting: list[tuple[tuple[str, Any, Source | None], str, Tensor]] = []
+        self._waiting: list[tuple[Place, str, Tensor]] = []
 
-    def note(self, name: str, record: Any, values: Tensor) -> None:
+    def note(self, name: str, record: Record | None, values: Tensor) -> None:
         """Keep the result when it would overflow.
 
         The very end of a dtype's range is the fill of a mask made from torch.finfo, such as Longformer multiplies: in
@@ -121,13 +125,13 @@ class OperatorLog:
             for (key, dtype, _), amax in zip(waiting, largest, strict=True):
                 self._keep(key, dtype, amax)
 
-    def _keep(self, key: tuple[str, Any, Source | None], dtype: str, amax: float) -> None:
+    def _keep(self, key: Place, dtype: str, amax: float) -> None:
         filled = amax == torch.finfo(getattr(torch, dtype)).max
         known = self._found.get(key, (0.0, ""))[0]
         if amax >= FP16.overflow_threshold and not filled and (not known or tellable(amax) > tellable(known)):
             self._found[key] = (amax, dtype)
 
-    def operators(self, full: Callable[[Any], str]) -> tuple[Operator, ...]:
+    def operators(self, full: Callable[[Record], str]) -> tuple[Operator, ...]:
         """What was found, worst first."""
         found = [
             Operator(name, full(record) if record else "", source, "O1/float16", "overflow", dtype, amax)
