@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log2
+from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
 from amp_doctor.diagnosis.profile import ACTIVATION, GRADIENTS, ROLES, UPDATE
@@ -19,15 +19,25 @@ if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Layer, Profile, Site
     from amp_doctor.numerics.formats import Format
 
-# Exponents of the loss scales that can be tried on the page: 1 to 2^24.
-SCALES = range(25)
+# The loss scales that can be tried on the page: 1 to 2^24, and further where a larger one is in use or advised.
+LARGEST = 24
 # Shares go in parts of a million; whatever is there at all is at least one.
 PARTS = 1_000_000
 # Formats whose limits can be drawn in.
 LIMITS = tuple(one for name, one in FORMATS.items() if name not in (FP32.name, TF32.name))
 
 
-def layers_values(profile: Profile, beside: Mapping[str, Sequence[int]], findings: Mapping[str, Sequence[int]]) -> Any:
+def exponents(*scales: float | None) -> range:
+    """The exponents of the loss scales that can be tried, one beyond the largest of these."""
+    return range(max([LARGEST, *(ceil(log2(one)) + 1 for one in scales if one)]) + 1)
+
+
+def layers_values(
+    profile: Profile,
+    scales: range,
+    beside: Mapping[str, Sequence[int]],
+    findings: Mapping[str, Sequence[int]],
+) -> Any:
     """One list per layer: name, type, place, numbers of its findings, numbers of the lint findings beside it, sites.
 
     Sites stand in the order of ROLES, None where nothing was counted. `beside` and `findings` map names of layers.
@@ -39,7 +49,7 @@ def layers_values(profile: Profile, beside: Mapping[str, Sequence[int]], finding
             where(layer.source),
             list(findings.get(layer.name, ())),
             list(beside.get(layer.name, ())),
-            [_site(role, layer) for role in ROLES],
+            [_site(role, layer, scales) for role in ROLES],
         ]
         for layer in profile.layers
     ]
@@ -81,17 +91,17 @@ def together(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
     return ExponentHistogram(exponents, zeros, amax=amax, amin=amin)
 
 
-def lost_curve(counts: ExponentHistogram, to: Format = FP16) -> list[int]:
-    """Parts of a million lost in `to` at the loss scales of SCALES; zeros at the end are left out."""
-    curve = [parts(counts.lost(to, 2.0**k)) for k in SCALES]
+def lost_curve(counts: ExponentHistogram, scales: range, to: Format = FP16) -> list[int]:
+    """Parts of a million lost in `to` at loss scales of these exponents; zeros at the end are left out."""
+    curve = [parts(counts.lost(to, 2.0**k)) for k in scales]
     while curve and not curve[-1]:
         curve.pop()
     return curve
 
 
-def overflow_curve(counts: ExponentHistogram, to: Format = FP16) -> list[int]:
-    """Parts of a million that overflow in `to` at the loss scales of SCALES."""
-    return [parts(counts.overflowing(to, 2.0**k)) for k in SCALES]
+def overflow_curve(counts: ExponentHistogram, scales: range, to: Format = FP16) -> list[int]:
+    """Parts of a million that overflow in `to` at loss scales of these exponents."""
+    return [parts(counts.overflowing(to, 2.0**k)) for k in scales]
 
 
 def parts(share: float) -> int:
@@ -112,7 +122,7 @@ def worst_role(profile: Profile) -> int:
     return ROLES.index(max(losses, key=lambda role: losses[role]))
 
 
-def _site(role: str, layer: Layer) -> list[Any] | None:
+def _site(role: str, layer: Layer, scales: range) -> list[Any] | None:
     """As core.js names the places: dtype, elements, zeros, NaN, infinities, amax, amin, lowest exponent, bins, ..."""
     site = layer.sites.get(role)
     if site is None:
@@ -132,22 +142,22 @@ def _site(role: str, layer: Layer) -> list[Any] | None:
         low,
         bins,
         int(site.sampled),
-        _extra(role, site, layer),
+        _extra(role, site, layer, scales),
         # In words it is rounded, which decides nothing about overflow.
         float(f"{counts.amax:.9g}"),
     ]
 
 
-def _extra(role: str, site: Site, layer: Layer) -> Any:
+def _extra(role: str, site: Site, layer: Layer, scales: range) -> Any:
     """Of a gradient: losses by scale, first scale that overflows, zeros observed; of an update: what it swallows."""
     if role == UPDATE:
         nonzero = site.histogram.nonzero or 1
         return {name: parts(count / nonzero) for name, count in site.swallowed.items()}
     if role not in GRADIENTS:
         return 0
-    over = next((k for k in SCALES if site.histogram.overflowing(FP16, 2.0**k)), -1)
+    over = next((k for k in scales if site.histogram.overflowing(FP16, 2.0**k)), -1)
     seen = layer.observed.get(role)
-    return [lost_curve(site.histogram), over, *_observed(seen)]
+    return [lost_curve(site.histogram, scales), over, *_observed(seen)]
 
 
 def _observed(seen: Site | None) -> list[Any]:

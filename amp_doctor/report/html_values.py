@@ -9,6 +9,7 @@ from amp_doctor.diagnosis.profile import GRADIENTS, ROLES
 from amp_doctor.diagnosis.trust import trusted
 from amp_doctor.report.amounts import magnitude, scale
 from amp_doctor.report.html_layers import (
+    exponents,
     layers_values,
     limits_values,
     lost_curve,
@@ -36,8 +37,9 @@ def page_values(told: Told) -> dict[str, Any]:
     beside = numbered((name, index) for index, one in enumerate(told.lint) for name in one.layers)
     interval = sheet.recommendation.loss_scale.admissible
     proof = sheet.recommendation.verified
+    scales = exponents(sheet.scale_in_use, sheet.scale_advised)
     return {
-        "layers": layers_values(profile, beside, accused),
+        "layers": layers_values(profile, scales, beside, accused),
         "roles": roles_values(),
         "role": worst_role(profile),
         "limits": limits_values(),
@@ -56,8 +58,9 @@ def page_values(told: Told) -> dict[str, Any]:
             "advised": number(sheet.scale_advised or 0),
             "admissible": list(interval) if interval else None,
             "drawn": number(sheet.scale_drawn),
+            "largest": scales[-1],
         },
-        "totals": [_totals(told, role) for role in ROLES],
+        "totals": [_totals(told, role, scales) for role in ROLES],
         "loss": _losses(profile.loss),
         "proof": [[clean(run.settings), _losses(run.loss)] for run in proof.runs] if proof else [],
         "scaler": [
@@ -72,10 +75,12 @@ def _losses(losses: Sequence[float]) -> list[float | str]:
     return [value if isfinite(value) else str(value) for value in losses]
 
 
-def _totals(told: Told, role: str) -> list[list[int]] | None:
+def _totals(told: Told, role: str, scales: range) -> list[list[int]] | None:
     """All gradients of one role together: lost and overflowing by loss scale."""
     counts = total(told.sheet.profile, role) if role in GRADIENTS else None
-    return [lost_curve(counts), overflow_curve(counts)] if counts is not None and counts.nonzero else None
+    if counts is None or not counts.nonzero:
+        return None
+    return [lost_curve(counts, scales), overflow_curve(counts, scales)]
 
 
 def _operator(one: Operator, told: Told) -> list[Any]:

@@ -15,6 +15,7 @@ import pytest
 
 from amp_doctor.diagnosis.profile import GRADIENTS, ROLES, Profile
 from amp_doctor.diagnosis.recommend import recommend
+from amp_doctor.diagnosis.recommendation import LossScale
 from amp_doctor.diagnosis.serial import from_values
 from amp_doctor.diagnosis.symptoms import findings
 from amp_doctor.numerics.formats import FP16
@@ -126,6 +127,18 @@ def test_the_curves_are_those_of_the_histograms(seen: Seen) -> None:
             assert curve == pytest.approx([1e6 * counts.lost(FP16, 2.0**k) for k in range(25)], abs=1)
             first = next((k for k in range(25) if counts.overflowing(FP16, 2.0**k)), -1)
             assert site[10][1] == first
+
+
+def test_a_loss_scale_beyond_the_usual_ones_is_on_the_page() -> None:
+    advice = replace(ADVICE, loss_scale=LossScale(True, 2.0**33, (2.0**20, 2.0**34)))
+    tiny = replace(SICK, scaler=())
+    values = Seen(to_html(tiny, FINDINGS, advice, lint=(), sources={})).values
+    assert values["scales"]["advised"] == 2**33
+    assert values["scales"]["largest"] == 34
+    assert {len(total[1]) for total in values["totals"] if total} == {35}
+    usual = Seen(page()).values
+    assert usual["scales"]["largest"] == 24
+    assert {len(total[1]) for total in usual["totals"] if total} == {25}
 
 
 def test_the_cells_of_the_heat_map_are_shares_of_all_that_is_not_zero(seen: Seen) -> None:

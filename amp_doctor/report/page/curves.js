@@ -65,7 +65,7 @@ function walk(event) {
 
 // --- curves
 
-const SCALES = Array.from({ length: 25 }, (_, k) => k);
+const SCALES = Array.from({ length: values.scales.largest + 1 }, (_, k) => k);
 const lostAt = (curve, k) => curve[k] ?? 0;
 const GRADIENTS = values.roles.map((role, index) => [role, index]).filter(([role]) => role.gradient);
 
@@ -75,7 +75,7 @@ const curvesOf = (layer) => GRADIENTS.map(([role, index]) => [role.name, layer[S
 /** The layers that lose most at the scale in use. */
 function mostLost(room) {
   const k = Math.round(Math.log2(values.scales.drawn || 1));
-  const judged = values.layers.map((layer) => [layer, Math.max(-1, ...curvesOf(layer).map(([, curve]) => lostAt(curve, Math.min(Math.max(k, 0), 24)) * 1e6 + lostAt(curve, 0)))]);
+  const judged = values.layers.map((layer) => [layer, Math.max(-1, ...curvesOf(layer).map(([, curve]) => lostAt(curve, Math.min(Math.max(k, 0), values.scales.largest)) * 1e6 + lostAt(curve, 0)))]);
   return judged.filter(([, lost]) => lost > 0).sort((a, b) => b[1] - a[1]).slice(0, room).map(([layer]) => layer);
 }
 
@@ -108,12 +108,12 @@ function paintCurves() {
   for (const [scale, word, high] of [[scales.used, same ? "in use and advised" : "in use", 1], [same ? 0 : scales.advised, "advised", 0.92]]) {
     if (!scale || scale < 0) continue;
     shapes.push({ type: "line", xref: "x", yref: "paper", x0: at(scale), x1: at(scale), y0: 0, y1: 1, line: { color: color.limit, width: 2, dash: word === "advised" ? "dot" : "solid" } });
-    annotations.push({ x: at(scale), xref: "x", y: high, yref: "paper", yanchor: "top", xanchor: at(scale) > 16 ? "right" : "left", text: ` ${word} `, showarrow: false, font: { color: color.limit, size: 11 } });
+    annotations.push({ x: at(scale), xref: "x", y: high, yref: "paper", yanchor: "top", xanchor: at(scale) > (values.scales.largest * 2) / 3 ? "right" : "left", text: ` ${word} `, showarrow: false, font: { color: color.limit, size: 11 } });
   }
   const ticks = SCALES.filter((k) => k % (narrow() ? 8 : 4) === 0);
   Plotly.react($("curves"), traces, layoutOf({
     height: 360, shapes, annotations, dragmode: false, legend: { orientation: "h", y: -0.24, x: 0 }, margin: { l: 56, r: 16, t: 16, b: 96 },
-    xaxis: { range: [-0.5, 24.5], tickvals: ticks, ticktext: ticks.map((k) => `2<sup>${k}</sup>`), title: { text: "loss scale", standoff: 6 }, fixedrange: true, zeroline: false },
+    xaxis: { range: [-0.5, values.scales.largest + 0.5], tickvals: ticks, ticktext: ticks.map((k) => `2<sup>${k}</sup>`), title: { text: "loss scale", standoff: 6 }, fixedrange: true, zeroline: false },
     yaxis: { range: [-3, 103], ticksuffix: "%", title: { text: "lost in float16", standoff: 4 }, fixedrange: true, zeroline: false },
   }), CONFIG);
   fillTable($("curve-table"), [{ title: "Loss scale", cell: (k) => scaleWords(k) }, ...curveRows().map(([name, curve, over]) => ({ title: name, numeric: true, cell: (k) => share(lostAt(curve, k)) + (over[k] ? ", overflows" : "") }))], SCALES.filter((k) => k % 2 === 0));

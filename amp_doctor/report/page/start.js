@@ -2,7 +2,8 @@
 
 function startLayers() {
   if (!$("heat")) return;
-  state.shift = Math.min(Math.max(Math.round(Math.log2(values.scales.drawn || 1)), 0), 24);
+  state.shift = Math.min(Math.max(Math.round(Math.log2(values.scales.drawn || 1)), 0), values.scales.largest);
+  $("shift").max = values.scales.largest;
   state.order = { column: 1, down: true };
   fill($("role"), values.roles.map((role, index) => [index, role.name]).filter(([index]) => values.layers.some((layer) => layer[SITES][index])), state.role);
   fill($("limits"), values.limits.map((one, index) => [index, one.name]), 0);
