@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # As in probe/settings.py, which is not imported to show a help text.
 MODES = ("auto", "observe", "calibrate")
+# The first release whose autocast is asked by device, and whose header has the lists of CUDA's autocast.
+_OLDEST = (2, 4)
 
 
 @click.command(
@@ -192,6 +194,10 @@ def _probe() -> Any:
     """The module that runs scripts; torch is loaded with it."""
     if find_spec("torch") is None:
         raise AmpDoctorError("probe needs torch, which is not installed here: pip install 'amp-doctor[probe]'")
+    with contextlib.suppress(metadata.PackageNotFoundError, ValueError):  # it may come from elsewhere, as its own build
+        release = metadata.version("torch")
+        if tuple(map(int, release.split(".")[:2])) < _OLDEST:
+            raise AmpDoctorError(f"probe needs torch 2.4 or newer; here is {release}: pip install 'amp-doctor[probe]'")
     try:
         return import_module("amp_doctor.probe.run")
     except (ImportError, OSError) as error:

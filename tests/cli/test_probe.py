@@ -217,6 +217,16 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     assert amp_doctor("--help").status == 0
 
 
+@pytest.mark.parametrize(("release", "status"), [("2.3.1+cu121", 2), ("1.13.1", 2), ("2.10.0", 0), ("2a0", 0)])
+def test_a_torch_that_is_too_old_is_told(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, release: str, status: int
+) -> None:
+    monkeypatch.setattr("amp_doctor.cli.probe.metadata.version", lambda _: release)
+    done = amp_doctor("probe", "a.py")
+    words = f"amp-doctor: probe needs torch 2.4 or newer; here is {release}: pip install 'amp-doctor[probe]'\n"
+    assert (done.status, done.err) == (status, words if status else "")
+
+
 def test_a_broken_torch_is_no_bug_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> object:
         raise OSError("libcudart.so.12: cannot open shared object file")
