@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from amp_doctor.numerics.formats import FP16
-from amp_doctor.probe.dtypes import LOW, in_dtype, is_low, narrowed, widened
+from amp_doctor.probe.dtypes import LOW, in_dtype, narrowed, widened
 from amp_doctor.probe.graph_calls import invoke, name_of
 from amp_doctor.probe.nested import tensors
 
@@ -37,8 +37,6 @@ _NO_HALF = frozenset(
 _MIXED = ("dtype", "should be the same", "must have the same", "expected scalar type")
 # A constant beyond the range of half. They write it into half memory; on a GPU others compute with it in FP32.
 _CONSTANT = "without overflow"
-# Its CPU kernel for half inputs and FP32 weights has no backward for every layout; CUDA's computes in FP32.
-_IN_FP32 = frozenset(("batch_norm",))
 _WRITE = frozenset(
     "fill_ full full_like new_full masked_fill masked_fill_ index_fill index_fill_ scatter scatter_ pad "
     "linspace".split()
@@ -54,8 +52,6 @@ def half_call(node: fx.Node, args: Any, kwargs: Any, precision: Precision) -> An
     name = name_of(node)
     if name.startswith(_FOURIER) and any(one.dtype in _HALVES for one in tensors((args, kwargs))):
         return _transformed(node, name.removeprefix(_FOURIER), args, kwargs)
-    if name in _IN_FP32 and precision.weights is None and is_low(args[:1]):
-        return in_dtype(invoke(node, *widened((args, kwargs), dtypes=False)), args[0].dtype)
     try:
         return _computable(invoke(node, args, kwargs))
     except (RuntimeError, NotImplementedError) as error:

@@ -100,15 +100,16 @@ class Rules:
                     torch._C._dispatch_tls_set_dispatch_key_excluded(key, not on)
 
     @contextmanager
-    def on(self) -> Iterator[None]:
-        """In force inside."""
-        self._switch(on=True)
+    def on(self, *, autocast: bool = True) -> Iterator[None]:
+        """In force inside; a backward pass is none of an autocast region's."""
+        self._switch(on=True, autocast=autocast)
         try:
             yield
         finally:
             self._switch(on=False)
 
-    def _switch(self, *, on: bool) -> None:
+    def _switch(self, *, on: bool, autocast: bool = True) -> None:
         torch._C._dispatch_tls_set_dispatch_key_included(HALF, on)
         torch._C._dispatch_tls_set_dispatch_key_excluded(HALF, not on)
-        torch._C._dispatch_tls_set_dispatch_key_included(AUTOCAST, on and self._precision.autocast is not None)
+        casts = on and autocast and self._precision.autocast is not None
+        torch._C._dispatch_tls_set_dispatch_key_included(AUTOCAST, casts)

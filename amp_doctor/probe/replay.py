@@ -262,7 +262,7 @@ class _Run:
             again = {"retain_graph": True} if self._zeros.wanted and len(args) <= 2 else {}
             invoke(node, wide_args, {**wide_kwargs, **again})
             scaled = [one.detach().to(low.dtype) * self._scale for one, low in zip(gradients, lows, strict=True)]
-            with self._rules.on():
+            with self._rules.on(autocast=False):
                 torch.autograd.backward(list(lows), scaled, **{**keep, **again})
         with self._watch.deaf():
             self._zeros.send_back(roots, lows, gradients)

@@ -162,8 +162,8 @@ def test_a_precision_that_this_cpu_cannot_compute_is_noted_and_the_others_stand(
     assert [one.precision for one in examined.outcomes] == ["O1/float16", "O2/float16", "O3/float16"]
 
 
-def test_batch_norm_under_autocast_computes_in_float32_and_gives_half() -> None:
-    """The kernel of the CPU has no backward for a gradient in another layout, in BF16."""
+def test_a_backward_pass_is_none_of_the_autocast_region() -> None:
+    """The sums in it are not in FP32 as those of a region are: batch norm is handed a gradient in half."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8))
     weight = torch.randn(8, 3)
