@@ -103,7 +103,15 @@ def test_shares(share: float, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(71234.5, "71,234"), (66246.39, "66,246"), (0.52, "0.52"), (3.14e-7, "3.1e-7"), (1.0e30, "1e30"), (0.0, "0"), (inf, "inf")],
+    [
+        (71234.5, "71,234"),
+        (66246.39, "66,246"),
+        (0.52, "0.52"),
+        (3.14e-7, "3.1e-7"),
+        (1.0e30, "1e30"),
+        (0.0, "0"),
+        (inf, "inf"),
+    ],
 )
 def test_magnitudes(value: float, words: str) -> None:
     assert magnitude(value) == words
