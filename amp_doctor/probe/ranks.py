@@ -75,13 +75,17 @@ class Ranks:
             time.sleep(0.05)
 
     def _agent_store(self) -> Any:
-        """The store of torchrun itself, for a script without a process group."""
+        """The store of torchrun itself, for a script without a process group; where it has none, rank 0 has one."""
         torch = sys.modules.get("torch")
-        if torch is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        if torch is None:
             return None
+        # As in releases such as torch 2.4, and as torch's own rendezvous would do.
+        hosts = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = torch.distributed.TCPStore(host, port, self.size, False, timedelta(seconds=SHORT))
+            store = torch.distributed.TCPStore(
+                host, port, self.size, hosts, timedelta(seconds=SHORT), wait_for_workers=False
+            )
             return torch.distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         except (KeyError, ValueError, RuntimeError, AttributeError):
             return None
