@@ -10,6 +10,8 @@ import ast
 import os
 from typing import TYPE_CHECKING, Any
 
+from amp_doctor.cli.parameters import Parameters, dotted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -19,20 +21,13 @@ UNKNOWN = object()
 DEEPEST = 8
 # What only says how a value is wrapped: torch.device("cuda", 0), str(device), device.type, name.lower().
 _WRAPS = ("torch.device", "device", "str", "bool", "int")
+# Of dataclasses and their like: field(default="cuda").
+_FIELDS = ("field", "Field")
 _THROUGH = ("type", "lower", "strip")
 _THERE = ("cuda.is_available", "accelerator.is_available", "cuda.is_bf16_supported", "is_torch_cuda_available")
 
 Values = frozenset[Any]
 _ANY: Values = frozenset({UNKNOWN})
-
-
-def dotted(node: ast.expr) -> str:
-    """`a.b.c` of an expression of names and attributes; empty for any other."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
 def given(arguments: Sequence[str]) -> dict[str, str | bool]:
@@ -58,15 +53,14 @@ class Constants:
     def __init__(self, trees: Iterable[ast.AST], arguments: Sequence[str]) -> None:
         self._given = given(arguments)
         self._assigned: dict[str, list[ast.expr]] = {}
-        self._defaults: dict[str, list[ast.expr]] = {}
-        self._passed: dict[str, list[tuple[str, ast.expr]]] = {}
-        self._defined: set[str] = set()
+        self._parameters = Parameters()
         self._options: dict[str, Values] = {}
         # What a name comes to; while it is being asked for, nothing.
         self._met: dict[tuple[str, bool], Values] = {}
         for tree in trees:
             for node in ast.walk(tree):
                 self._learn(node)
+        self._parameters.bind()
 
     def options(self) -> dict[str, Values]:
         """The options of argparse by name, with what they come to."""
@@ -79,7 +73,9 @@ class Constants:
     def of(self, node: ast.expr, depth: int = 0) -> Values:
         """All that it may be."""
         visit = _KINDS.get(type(node))
-        return visit(self, node, depth + 1) if visit is not None and depth < DEEPEST else _ANY
+        found = visit(self, node, depth + 1) if visit is not None and depth < DEEPEST else _ANY
+        # Names that lead back to themselves come to nothing on the way; asked for from outside that is anything.
+        return found or (found if depth else _ANY)
 
     # --- what is learnt ---------------------------------------------------------------------------------------------
 
@@ -88,23 +84,12 @@ class Constants:
             for target in node.targets:
                 self._assign(target, node.value)
         elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-            self._assign(node.target, node.value)
-        elif isinstance(node, ast.arguments):
-            named = [*node.posonlyargs, *node.args]
-            for one, default in zip(named[len(named) - len(node.defaults) :], node.defaults, strict=True):
-                self._defaults.setdefault(one.arg, []).append(default)
-            for one, standard in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-                if standard is not None:
-                    self._defaults.setdefault(one.arg, []).append(standard)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            self._defined.add(node.name)
-        elif isinstance(node, ast.Call):
-            name = dotted(node.func).rpartition(".")[2]
-            if name == "add_argument":
+            if not self._parameters.is_field(node):
+                self._assign(node.target, node.value)
+        else:
+            self._parameters.learn(node)
+            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "add_argument":
                 self._option(node)
-            for keyword in node.keywords:
-                if keyword.arg:
-                    self._passed.setdefault(keyword.arg, []).append((name, keyword.value))
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
@@ -149,11 +134,18 @@ class Constants:
         """Of `args.name`, or of `name`."""
         if name in self._options and (attribute or name not in self._assigned):
             return self._options[name]
-        if name in self._given and (name in self._assigned or name in self._defaults):
+        known = self._parameters
+        if name in self._given and (name in self._assigned or known.has_default(name)):
             return frozenset({self._given[name]})
-        passed = [value for to, value in self._passed.get(name, []) if to in self._defined]
-        known = self._assigned.get(name) or [*passed, *self._defaults.get(name, [])]
-        return frozenset().union(*(self.of(one, depth) for one in known)) if known else _ANY
+        found = self._union([*self._assigned.get(name, ()), *known.fields(name)], depth)
+        if found:
+            return found
+        # Not assigned, or, as in `self.device = torch.device(device)`, from a parameter of the same name.
+        others = [*known.passed(name), *known.defaults(name)]
+        return self._union(others, depth) if others or name in self._assigned else _ANY
+
+    def _union(self, nodes: Iterable[ast.expr], depth: int) -> Values:
+        return frozenset().union(*(self.of(one, depth) for one in nodes))
 
     def _call(self, node: ast.Call, depth: int) -> Values:
         name = dotted(node.func)
@@ -161,6 +153,9 @@ class Constants:
             return frozenset({True})
         if name in _WRAPS and node.args:
             return self.of(node.args[0], depth)
+        if name.rpartition(".")[2] in _FIELDS:
+            told = [one.value for one in node.keywords if one.arg == "default"]
+            return self.of(told[0], depth) if told else _ANY
         if name in ("os.environ.get", "os.getenv") and node.args:
             default = self.of(node.args[1], depth) if len(node.args) > 1 else frozenset({None})
             keys = [key for key in self.of(node.args[0], depth) if isinstance(key, str) and key in os.environ]
@@ -176,7 +171,7 @@ class Constants:
     def _choice(self, node: ast.IfExp, depth: int) -> Values:
         held = _truth(self.of(node.test, depth))
         chosen = [one for one, when in ((node.body, True), (node.orelse, False)) if held in (when, None)]
-        return frozenset().union(*(self.of(one, depth) for one in chosen))
+        return self._union(chosen, depth)
 
     def _either(self, node: ast.BoolOp, depth: int) -> Values:
         decisive = isinstance(node.op, ast.Or)

@@ -11,8 +11,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.cli.constants import UNKNOWN, Constants, dotted, given
+from amp_doctor.cli.constants import UNKNOWN, Constants, given
 from amp_doctor.cli.imports import first_party, top_of
+from amp_doctor.cli.parameters import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

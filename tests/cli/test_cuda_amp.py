@@ -23,6 +23,21 @@ OWN = (
     "        self.c = Accelerator(mixed_precision='fp16' if half else 'no')\n"
 )
 
+# What a trainer is given, and goes by; what precedes has the default of `device` in it.
+TRAINER = (
+    "        self.device = torch.device(device)\n        self.scaler = torch.amp.GradScaler(self.device.type)\n"
+    "    def step(self):\n        with torch.autocast(self.device.type): pass\n"
+)
+ON_CUDA = f"class Trainer:\n    def __init__(self, model, device='cuda'):\n{TRAINER}"
+ON_CPU = f"class Trainer:\n    def __init__(self, model, device='cpu'):\n{TRAINER}"
+GIVEN = f"class Trainer:\n    def __init__(self, model, device):\n{TRAINER}"
+CONFIGURED = GIVEN.replace("device)", "cfg)", 1).replace("(device)", "(cfg.device)")
+CONFIG = (
+    "from dataclasses import dataclass, field\n@dataclass\nclass Config:\n    lr: float = 0.1\n    device: str = {}\n"
+)
+# A word of CUDA in a script that runs on the CPU.
+SEEDED = "torch.cuda.manual_seed_all(0)\n"
+
 
 def where(tmp_path: Path, code: str, *arguments: str, **environment: str) -> str:
     (tmp_path / "train.py").write_text(f"import torch\n{code}")
@@ -52,6 +67,18 @@ def where(tmp_path: Path, code: str, *arguments: str, **environment: str) -> str
         (OPTIONS + "if args.amp:\n    s = torch.amp.GradScaler()\n", "--amp", "train.py:10 makes"),
         ("device = 'cpu'\nwith torch.autocast(device): pass\n", "--device=cuda", "train.py:3 enters"),
         (OPTIONS + "c = torch.autocast('cuda') if args.amp else nullcontext()\n", "--amp --map cpu", "train.py:9"),
+        # Defaults of parameters and of fields, where what is assigned comes from itself.
+        (ON_CUDA + "Trainer(model)\n", "", "train.py:5 makes"),
+        (ON_CUDA.replace("self.device = ", "self.device, self.lr = ").replace("device(device)", "device(device), 1")
+         + "Trainer(model)\n", "", "train.py:5 makes"),
+        (ON_CUDA.replace("torch.device(device)", "torch.device(device) if isinstance(device, str) else device")
+         + "Trainer(model)\n", "", "train.py:5 makes"),
+        ("def f(device='cuda'):\n    device = torch.device(device)\n    with torch.autocast(device.type): pass\nf()\n",
+         "", "train.py:4 enters"),
+        (ON_CPU + "Trainer(model, 'cuda')\n", "", "train.py:5 makes"),
+        (GIVEN + OPTIONS + "Trainer(model, args.device)\n", "", "train.py:5 makes"),
+        (CONFIG.format("'cuda'") + CONFIGURED + "Trainer(model, Config(0.2))\n", "", "train.py:10 makes"),
+        (CONFIG.format("field(default='cuda')") + CONFIGURED + "Trainer(model, Config())\n", "", "train.py:10 makes"),
         # Pure half on a GPU.
         ("model = torch.nn.Linear(2, 2).cuda().half()\n", "", "train.py:2 calls .half()"),
         (DEVICE + "model = torch.nn.Linear(2, 2).to(device, torch.bfloat16)\n", "", "casts to torch.bfloat16"),
@@ -90,6 +117,17 @@ def test_amp_for_cuda_is_found(tmp_path: Path, code: str, arguments: str, words:
         ("def f(device):\n    with torch.autocast(device): pass\nf('cpu')\n", ""),
         ("model = torch.nn.Linear(2, 2).half()\n", ""),
         (OWN + "Own()\n", ""),
+        # On the CPU by default, or because it is passed.
+        (SEEDED + ON_CPU + "Trainer(model)\n", ""),
+        (SEEDED + ON_CPU.replace("torch.device(device)", "torch.device(device) if isinstance(device, str) else device")
+         + "Trainer(model)\n", ""),
+        (SEEDED + ON_CUDA + "Trainer(model, 'cpu')\n", ""),
+        (SEEDED + ON_CUDA + "Trainer(model, device=torch.device('cpu'))\n", ""),
+        (SEEDED + GIVEN + OPTIONS.replace("'cuda'", "'cpu'") + "Trainer(model, args.device)\n", ""),
+        (SEEDED + CONFIG.format("'cpu'") + CONFIGURED + "Trainer(model, Config(0.2))\n", ""),
+        (SEEDED + CONFIG.format("field(default='cpu')") + CONFIGURED + "Trainer(model, Config())\n", ""),
+        (SEEDED + CONFIG.format("'cuda'") + CONFIGURED + "Trainer(model, Config(0.2, 'cpu'))\n", ""),
+        (SEEDED + CONFIG.format("'cuda'") + CONFIGURED + "Trainer(model, Config(device='cpu'))\n", ""),
         # In circles, and of kinds that do not fit.
         ("device = other\nother = device + 1\nwith torch.autocast(other): pass\n", ""),
         ("import os\nwith torch.autocast(os.environ.get(3, [])): pass\n", ""),
