@@ -86,6 +86,8 @@ class Operators(TorchFunctionMode):
         values = countable(result) if record is None or not record.is_torch else None
         if values is None or not torch.is_grad_enabled():
             return
+        if self._session.scalers.outside and values.dtype is torch.float32:
+            return
         self._session.operators.note(name, record, values)
 
 

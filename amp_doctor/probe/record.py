@@ -41,17 +41,22 @@ class Recorder(TorchFunctionMode):
 
     `names` are those of a session that meets the modules itself; without them the recorder does. `hidden` tells whether
     an optimizer is stepping, which is not recorded; without it the recorder listens to optimizers. `limit` is in bytes.
+    `inside` tells whether the script has autocast on, as it is written.
     """
 
     def __init__(
-        self, names: Names | None = None, hidden: Callable[[], bool] | None = None, limit: int = 1 << 30
+        self,
+        names: Names | None = None,
+        hidden: Callable[[], bool] | None = None,
+        limit: int = 1 << 30,
+        inside: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
         self._meets = names is None
         self._names = names or Names()
         self.tape = Tape(limit)
         self._hidden = 0
-        self._stepping = hidden
+        self._stepping, self._inside = hidden, inside
         self._optimizing = self._unrolled = 0
         # torch.compile's switch, while compiled functions run eagerly so that their calls are seen.
         self._compiled: bool | None = None
@@ -180,6 +185,7 @@ class Recorder(TorchFunctionMode):
         entry = Entry(kind, target, tape.argument(args, source), tape.argument(kwargs, source), source=source)
         entry.module = self._modules[-1] if self._modules else None
         entry.grad = torch.is_grad_enabled() or self._unrolled > 0
+        entry.inside = self._inside()
         if torch.is_autocast_enabled("cpu"):
             entry.autocast = torch.get_autocast_dtype("cpu")
         return entry

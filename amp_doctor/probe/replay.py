@@ -237,7 +237,7 @@ class _Run:
         if "rng" in node.meta and "dropout" in name:
             # The same elements are dropped, whatever the dtype.
             return in_dtype(invoke(node, *widened((args, kwargs), dtypes=False)), args[0].dtype)
-        with self._rules.on():
+        with self._rules.on(autocast=not node.meta.get("outside")):
             result = half_call(node, args, kwargs, self._precision)
         return in_dtype(result, to) if to is not None and name in CREATED else result
 

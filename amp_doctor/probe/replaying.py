@@ -122,7 +122,9 @@ class Replaying:
         with session.guard("operators of a recorded step"):
             from amp_doctor.probe.record import Recorder
 
-            self._recorder = Recorder(session.names, hidden=lambda: session.steps.stepping)
+            self._recorder = Recorder(
+                session.names, hidden=lambda: session.steps.stepping, inside=lambda: session.scalers.inside
+            )
             self._recorder.start()
 
     @staticmethod

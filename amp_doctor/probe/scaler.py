@@ -30,7 +30,7 @@ _METHODS = ("scale", "unscale_", "step", "update")
 
 
 class Scalers:
-    """Wraps the four methods of every GradScaler class, and `autocast.__enter__`."""
+    """Wraps the four methods of every GradScaler class, and `__enter__` and `__exit__` of autocast."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -40,6 +40,8 @@ class Scalers:
         # Scaler -> whether it scales by 1 only, decided at each `scale`.
         self._passing: WeakKeyDictionary[GradScaler, bool] = WeakKeyDictionary()
         self.autocast: set[str] = set()
+        # The regions that the script is in, and whether it has them on, calibrating or not.
+        self._regions: list[tuple[autocast, bool]] = []
         self.used = False
         self.widened = False
 
@@ -49,6 +51,17 @@ class Scalers:
         self._wrap_class(GradScaler)
         patches.wrap(GradScaler, "__init__", self._init)
         patches.wrap(autocast, "__enter__", self._enter)
+        patches.wrap(autocast, "__exit__", self._exit)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the script has autocast on at this moment, as it is written."""
+        return bool(self._regions) and self._regions[-1][1]
+
+    @property
+    def outside(self) -> bool:
+        """Whether the script uses autocast, and has it off at this moment: what is computed now stays as it is."""
+        return bool(self.autocast) and not self.inside
 
     def _init(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(scaler: GradScaler, *args: Any, **kwargs: Any) -> None:
@@ -129,6 +142,8 @@ class Scalers:
 
     def _enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def enter(region: autocast) -> Any:
+            if self._session.active:
+                self._regions.append((region, region._enabled))
             if not self._session.active or not region._enabled:
                 return original(region)
             self.autocast.add(dtype_name(region.fast_dtype))
@@ -146,6 +161,15 @@ class Scalers:
                 region._enabled, region.fast_dtype = True, dtype
 
         return enter
+
+    def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def leave(region: autocast, *raised: Any) -> Any:
+            if any(region is one for one, _ in self._regions):
+                while self._regions.pop()[0] is not region:
+                    pass
+            return original(region, *raised)
+
+        return leave
 
 
 @contextmanager

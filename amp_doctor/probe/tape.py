@@ -56,7 +56,7 @@ class Drawn:
 class Entry:
     """One call, or one leaf (a tensor that the step was given); `rng` holds the generator's state before and after.
 
-    `site` is the layer that returned it, or whose parameter it is.
+    `site` is the layer that returned it, or whose parameter it is; `inside` says that the script has autocast on.
     """
 
     kind: str
@@ -77,6 +77,7 @@ class Entry:
     gradients: list[int | None] = field(default_factory=list)
     backward: bool = False
     autocast: torch.dtype | None = None
+    inside: bool = False
     site: Record | None = None
 
 

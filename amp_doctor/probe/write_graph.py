@@ -52,6 +52,7 @@ class _Writer:
         self._grad = True
         self._rng: torch.Tensor | None = None
         self._autocast: tuple[fx.Node, torch.dtype] | None = None
+        self._regions = any(entry.inside for entry in tape.entries)
 
     def leaf(self, number: int) -> None:
         entry = self._tape.entries[number]
@@ -92,6 +93,8 @@ class _Writer:
             bits=entry.bits,
             backward=entry.backward,
             mutates=bool(entry.mutates),
+            # Off the script's own autocast, where it has some.
+            outside=self._regions and not entry.inside,
         )
         self._site(node, entry)
         if entry.rng is not None:
