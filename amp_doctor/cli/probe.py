@@ -57,7 +57,10 @@ _OLDEST = (2, 4)
     "is no GPU and the script sets up AMP for CUDA. off: never.",
 )
 @click.option(
-    "--profile", type=click.Path(dir_okay=False), metavar="FILE", help="Save what was measured, for `report`."
+    "--profile",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Save what was measured, and what --verify has shown, for `report`.",
 )
 @click.option(
     "--every", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Count every Nth step."
@@ -227,6 +230,8 @@ def _reporter(
             advice = proof.given(profile, script_status) if proof is not None else None
             status = destination.deliver(profile, fail_on, before="\n", advice=advice)
             status = INTERRUPTED if was_cut(advice) else status
+            if proof is not None:
+                proof.save(profile, advice)
         except (AmpDoctorError, click.ClickException) as error:
             complain(str(error) if isinstance(error, AmpDoctorError) else error.format_message())
             status = error.exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -25,17 +26,19 @@ def read(name: str) -> Profile:
 
 
 def proven(names: Sequence[str]) -> Recommendation | None:
-    """The recommendation in a JSON report, where it was tried: that is not to be had from the profile again."""
-    if len(names) != 1:
-        return None
-    values = _values(names[0])
+    """The recommendation in a single file, where it was tried: that is not to be had from the profile again."""
+    return _tried(names[0]) if len(names) == 1 else None
+
+
+def _tried(name: str) -> Recommendation | None:
+    values = _values(name)
     told = values.get("recommendation") if isinstance(values, dict) else None
     if not isinstance(told, dict) or not told.get("verified"):
         return None
     try:
         return recommendation.from_values(told)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProfileError(f"{names[0]}: a broken recommendation: {type(error).__name__}: {error}") from error
+        raise ProfileError(f"{name}: a broken recommendation: {type(error).__name__}: {error}") from error
 
 
 def _values(name: str) -> object:
@@ -70,4 +73,8 @@ def merged(names: Sequence[str]) -> Profile:
                 raise ProfileError(
                     f"{name}: its {what} is {other!r}, that of {names[0]} is {mine!r}; such profiles cannot be merged"
                 )
-    return reduce(add, profiles)
+    if len(names) == 1:
+        return first
+    notes = [f"what was verified of {name} alone is left out: it is not of the sum" for name in names if _tried(name)]
+    total = reduce(add, profiles)
+    return replace(total, notes=(*total.notes, *notes))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from amp_doctor.probe.interrupts import DEADLY, Interrupts
 from amp_doctor.probe.rerun import CUT, Command, ranks_of, unrepeatable
+from amp_doctor.probe.saving import ProfileFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,8 @@ class Proof:
 
     command: Command
     steps: int | None
+    # Where the profile is saved, and with it what came of the proof.
+    file: str | None = None
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Proof:
@@ -35,7 +38,8 @@ class Proof:
         now = dict(os.environ)
         here = os.getcwd()
         command = Command(words, here, now, tuple(more), ranks=ranks_of(now), unrepeatable=unrepeatable(now))
-        return cls(command, options["verify_steps"])
+        file = os.path.abspath(options["profile"]) if options["profile"] else None
+        return cls(command, options["verify_steps"], file)
 
     def given(self, profile: Profile, script_status: int | None) -> Recommendation | None:
         """The recommendation, tried; None when the script failed, and there is nothing to repeat."""
@@ -58,6 +62,11 @@ class Proof:
                 return verify(profile, advice, command, self.steps, _say)
         except KeyboardInterrupt:
             return replace(advice, verified=Verified("inconclusive", 0, (), CUT))
+
+    def save(self, profile: Profile, advice: Recommendation | None) -> None:
+        """Put it into the saved profile, for `report` to tell again; a ProfileError when that cannot be written."""
+        if self.file is not None and advice is not None:
+            ProfileFile(self.file).prove(profile, advice)
 
 
 def was_cut(advice: Recommendation | None) -> bool:

@@ -17,7 +17,8 @@ from amp_doctor.cli.profiles import merged, proven
 def command(**options: Any) -> int:
     """Show what saved profiles say; several of one script and mode are added up, such as those of the ranks of a run.
 
-    PROFILE is a file that `amp-doctor probe --profile FILE` wrote, or its JSON report.
+    PROFILE is a file that `amp-doctor probe --profile FILE` wrote, or its JSON report. What --verify has shown is told
+    again where there is one file.
     """
     profile = merged(options["profiles"])
     destination = Destination.of(options)

@@ -7,11 +7,13 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis import recommendation
 from amp_doctor.diagnosis.serial import from_values, to_values
 from amp_doctor.errors import ProfileError
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Profile
+    from amp_doctor.diagnosis.recommendation import Recommendation
 
 
 class ProfileFile:
@@ -49,9 +51,15 @@ class ProfileFile:
             with suppress(ProfileError):
                 self.write(profile)
 
-    def write(self, profile: Profile) -> None:
+    def prove(self, profile: Profile, tried: Recommendation) -> None:
+        """Put what came of trying a recommendation beside the profile; not in a pipe, which has the profile already."""
+        if self._plain:
+            self.write(profile, tried)
+
+    def write(self, profile: Profile, tried: Recommendation | None = None) -> None:
         """Write the whole file, or leave the one before."""
-        text = json.dumps(to_values(profile)) + "\n"
+        proof = {"recommendation": recommendation.to_values(tried)} if tried is not None else {}
+        text = json.dumps({**to_values(profile), **proof}) + "\n"
         target = self._beside if self._plain else self._path
         try:
             with open(target, "w", encoding="utf-8") as stream:

@@ -218,6 +218,7 @@ def test_a_healthy_model_is_verified_and_what_its_script_says_is_heard_once(tmp_
     )  # stopped in its twelfth step
     assert done.profile is not None
     assert done.profile["steps"]["attempted"] == 12
+    assert done.profile["recommendation"] == json.loads(done.report)["recommendation"]  # `report` tells it again
 
 
 def test_the_report_for_people_has_a_table(tmp_path: Path) -> None:
