@@ -7,12 +7,12 @@ are taken to be told from the same directory.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.operators import O1_FLOAT16, outcome
+from amp_doctor.diagnosis.in_order import clipped, raised_here
+from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, outcome
 from amp_doctor.diagnosis.profile import ACTIVATION, GRADIENTS, UPDATE, WEIGHT
+from amp_doctor.diagnosis.scene import CLEARED, CONFIRMED, Agreement, Scene
 from amp_doctor.diagnosis.trust import trusted
 
 if TYPE_CHECKING:
@@ -21,61 +21,22 @@ if TYPE_CHECKING:
     from amp_doctor.diagnosis.profile import Layer, OptimizerLog, Profile, Site
     from amp_doctor.finding import Finding
 
-CONFIRMED, CLEARED = "confirmed", "cleared"
 HALVES = ("float16", "bfloat16")
 # Less than this share of updates rounded away is what training in float32 knows too.
 GETS_THROUGH = 0.01
-# So many layers of one attribute's name are one layer in a list of blocks; the name says nothing about more.
-MOST = 64
 # Findings of the run about an operator, which stand at its line.
 _ON_LINES = ("AMP605", "AMP617", "AMP618", "AMP619")
 # A profile tells of so many operators at most.
 TOLD = 20
-_ASSIGNED = re.compile(r"^\s*(?:self\.)?(\w+)\s*(?::[^=]+)?=(?!=)")
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """`verdict` is confirmed or cleared, `words` a clause that says why; `codes` and `layers` are what it rests on."""
-
-    verdict: str
-    words: str
-    codes: tuple[str, ...] = ()
-    layers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """The finding, the run, the run's own findings, and the text of the line that the finding stands on."""
-
-    finding: Finding
-    profile: Profile
-    observed: Sequence[Finding]
-    line: str = ""
-
-    def met(self, *codes: str) -> list[Finding]:
-        """The findings of the run that have one of the codes."""
-        return [one for one in self.observed if one.code in codes]
-
-    def covers(self, path: str, line: int) -> bool:
-        """Whether a line lies in the span of the finding."""
-        return path == self.finding.path and self.finding.span.line <= line <= self.finding.span.end_line
-
-    def here(self, *codes: str) -> tuple[str, ...]:
-        """Those of the codes that the run has found on the lines of the finding."""
-        return tuple(dict.fromkeys(one.code for one in self.met(*codes) if self.covers(one.path, one.span.line)))
-
-    def named(self) -> list[Layer]:
-        """The layers that the line assigns, told by the name of the attribute: `self.head = ...` -> `head`."""
-        assigned = _ASSIGNED.match(self.line)
-        layers = [one for one in self.profile.layers if assigned and one.name.rpartition(".")[2] == assigned[1]]
-        return layers if len(layers) <= MOST else []
 
 
 def agreement(finding: Finding, profile: Profile, observed: Sequence[Finding], line: str = "") -> Agreement | None:
     """What the run says about a finding of the linter; None when it has no say."""
+    if finding.cell is not None:
+        return None
     look = LOOKS.get(finding.code)
-    return look(Scene(finding, trusted(profile), observed, line)) if look is not None and finding.cell is None else None
+    scene = Scene(finding, trusted(profile), observed, line)
+    return raised_here(scene) or (look(scene) if look is not None else None)
 
 
 def layers_beside(finding: Finding, profile: Profile, observed: Sequence[Finding], line: str = "") -> list[str]:
@@ -119,7 +80,7 @@ def _on_the_line(*troubles: str, settles: str = "") -> Callable[[Scene], Agreeme
             near = one.trouble in troubles and one.precision[:2] in ("", "O0", "O1")
             if near and one.source and scene.covers(one.source.path, one.source.line):
                 under = f" under {one.precision}" if one.precision else ""
-                ended = "" if one.precision or one.trouble != "banned" else ", and the run ended with it"
+                ended = "" if one.precision or one.trouble not in REFUSED else ", and the run ended with it"
                 words, codes = f"{one.operator} on this line: {one.trouble}{under}{ended}", scene.here(*_ON_LINES)
                 return Agreement(CONFIRMED, words, codes, (one.layer,))
         first = scene.profile.first_nonfinite
@@ -276,6 +237,7 @@ OPERATORS: dict[str, Callable[[Scene], Agreement | None]] = {
 LOOKS: dict[str, Callable[[Scene], Agreement | None]] = {
     "AMP105": _half_weights,
     "AMP106": _by_code("AMP604", "AMP608", "AMP609"),
+    "AMP201": clipped,
     "AMP206": _by_code("AMP608"),
     "AMP209": _float16_without_scaler,
     "AMP210": _by_code("AMP615"),

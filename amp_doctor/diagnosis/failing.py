@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.facts import INPUT
 from amp_doctor.diagnosis.nonfinite import endless_skipping, origin
-from amp_doctor.diagnosis.operators import O1_FLOAT16
-from amp_doctor.diagnosis.profile import Source
+from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, format_of
+from amp_doctor.diagnosis.raised import out_of_order, raised
 from amp_doctor.diagnosis.words import count, line_words
 
 if TYPE_CHECKING:
     from amp_doctor.diagnosis.facts import Facts
-    from amp_doctor.diagnosis.profile import Profile
+    from amp_doctor.diagnosis.profile import Operator, Profile, Source
 
 # The words of the errors that torch raises where half meets what does not take it, and of CUDA's refusal.
 _REFUSALS = (
@@ -25,7 +25,6 @@ _REFUSALS = (
     "expected scalar type",
     "scalar type half",
 )
-_RAISED = re.compile(r"the script raised (?P<error>.*) \((?P<path>[^()]+):(?P<line>\d+)\)", re.DOTALL)
 _BANNED = re.compile(r"torch\.nn\.functional\.(\w+) and \S+ are unsafe to autocast")
 
 
@@ -39,9 +38,9 @@ def failing(known: Facts) -> str:
         return ""
     if refusal := refused_at(profile):
         name, source = refusal
-        banned = name == "binary_cross_entropy"
-        why = "which CUDA's autocast refuses" if banned else "which does not take the dtypes that it is handed"
-        return f"the script ended in an error of {name}{_at(source)}, {why}"
+        return f"the script ended in an error of {name}{_at(source)}, {_why(name, refusing(profile))}"
+    if broken := out_of_order(profile):
+        return f"the script ended in an error of the GradScaler{_at(broken[1])} ({broken[0]})"
     met = profile.first_nonfinite
     if met is not None and not (profile.loss and isfinite(profile.loss[-1])):
         value, found = "NaN" if met.value == "nan" else "infinity", origin(known)
@@ -60,17 +59,32 @@ def failing(known: Facts) -> str:
 
 def refused_at(profile: Profile) -> tuple[str, Source | None] | None:
     """The operator, and its line, whose error ended the run under autocast; None when it ended otherwise."""
+    if one := refusing(profile):
+        return one.operator, one.source
+    met = raised(profile)
+    if met is not None and any(words in met[0].lower() for words in _REFUSALS):
+        banned = _BANNED.search(met[0])
+        return (banned[1] if banned else "the call"), met[1]
+    return None
+
+
+def refusing(profile: Profile) -> Operator | None:
+    """The same operator, where the probe has seen which one it was."""
     if profile.ended != "exception":
         return None
     for one in profile.operators:
-        if one.trouble == "banned" and one.precision in ("", O1_FLOAT16):
-            return one.operator, one.source
-    for note in profile.notes:
-        raised = _RAISED.match(note)
-        if raised is not None and any(words in raised["error"].lower() for words in _REFUSALS):
-            banned = _BANNED.search(raised["error"])
-            return (banned[1] if banned else "the call"), Source(raised["path"], int(raised["line"]))
+        own = one.precision == "" and one.trouble in REFUSED
+        if own or (one.trouble == "banned" and one.precision == O1_FLOAT16):
+            return one
     return None
+
+
+def _why(name: str, seen: Operator | None) -> str:
+    if seen is not None and seen.trouble == "unsupported":
+        return f"whose constant {format_of(seen)} cannot hold"
+    if name == "binary_cross_entropy":
+        return "which CUDA's autocast refuses"
+    return "which does not take the dtypes that it is handed"
 
 
 def _at(source: Source | None) -> str:

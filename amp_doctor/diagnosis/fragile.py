@@ -14,18 +14,20 @@ from amp_doctor.diagnosis.operators import (
     REFUSED,
     adds_eps,
     ails,
+    beyond,
+    format_of,
     outcome,
     spoiled,
     tried,
+    writes_in_place,
 )
 from amp_doctor.diagnosis.outcomes import coarser
 from amp_doctor.diagnosis.precision import any_half
 from amp_doctor.diagnosis.recommend import recommend
 from amp_doctor.diagnosis.registry import Draft, symptom
 from amp_doctor.diagnosis.underflow import vanishing
-from amp_doctor.diagnosis.words import count, magnitude
+from amp_doctor.diagnosis.words import count
 from amp_doctor.finding import Confidence, Severity
-from amp_doctor.numerics.formats import FP16
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _FILLS = frozenset(("masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "where", "pad"))
 _CURE = "compute it in FP32, from .float() of what it reads"
+_IN_PLACE = "compute it in FP32 into a new tensor, as a .float() copy of what it writes into would be lost"
 _CURES = {"accumulation": "keep the sum in FP32", "collapse": "keep them as integers, or in FP32"}
 _LOSSES = ("underflow", "precision", "overflow")
 
@@ -49,7 +52,7 @@ def refused(facts: Facts) -> Iterable[Draft]:
     """
     yield from _drafts(
         facts,
-        lambda one: one.trouble == "banned",
+        lambda one: one.trouble in REFUSED,
         lambda one: f"{_refusal(one)}: the run ended here",
         ("",),
         severity=Severity.ERROR,
@@ -88,7 +91,7 @@ def loses(facts: Facts) -> Iterable[Draft]:
         changed = spoiled(facts.profile, one.precision) or (one.precision == O1_BFLOAT16 and coarser(facts.profile))
         return one.phase == "forward" and changed
 
-    yield from _drafts(facts, matters, lambda one: f"{ails(one)}: {_CURES.get(one.trouble, _CURE)}")
+    yield from _drafts(facts, matters, lambda one: f"{ails(one)}: {_cure(one)}")
 
 
 @symptom("AMP619")
@@ -145,13 +148,19 @@ def _asked(facts: Facts) -> tuple[str, ...]:
     return ("", O0_FLOAT16, O1_FLOAT16, *((O1_BFLOAT16,) if facts.use.bfloat16 else ()))
 
 
+def _cure(one: Operator) -> str:
+    return _CURES.get(one.trouble, _IN_PLACE if writes_in_place(one.operator) else _CURE)
+
+
 def _refusal(one: Operator) -> str:
     if one.trouble == "banned":
         better = " (use binary_cross_entropy_with_logits, without the sigmoid)"
         return f"CUDA's autocast refuses it in half{better if one.operator == 'binary_cross_entropy' else ''}"
-    if one.trouble == "unsupported" and one.amax >= FP16.overflow_threshold:
+    if constant := beyond(one):
         cure = "fill with -inf or torch.finfo(x.dtype).min" if one.operator in _FILLS else "cast with .float() before"
-        return f"it raises an error in FP16, which cannot hold {magnitude(one.amax)}: {cure}"
+        return f"it raises an error in {format_of(one)}, which cannot hold {constant}: {cure}"
     if one.operator.startswith("fft_") and not one.dtype.endswith("bfloat16"):
         return "it raises an error in FP16, where cuFFT takes powers of two only as lengths: cast with .float() before"
+    if writes_in_place(one.operator):
+        return f"{ails(one)}, and raises an error: cast what it reads with .to() to the dtype of what it writes into"
     return f"{ails(one)}, and raises an error: cast with .float() or .to() what it reads"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from amp_doctor.diagnosis.activations import float32_under_autocast, hands_on, makes_half
 from amp_doctor.diagnosis.facts import INPUT, OVERFLOWS, Facts
-from amp_doctor.diagnosis.failing import refused_at
+from amp_doctor.diagnosis.failing import refused_at, refusing
 from amp_doctor.diagnosis.operators import O1_FLOAT16, REFUSED, ails, beside, tried
 from amp_doctor.diagnosis.profile import ACTIVATION
 from amp_doctor.diagnosis.recommendation import KeepFP32
@@ -66,6 +66,8 @@ def refused(known: Facts) -> tuple[KeepFP32, ...]:
     if ended is None or any(one.source == ended[1] for one in told):
         return told
     reason = "CUDA's autocast refuses it" if ended[0] == "binary_cross_entropy" else "the script ended in its error"
+    seen = refusing(known.profile)
+    reason = ails(seen) if seen else reason
     return (*told, KeepFP32("", reason, *ended, whole=False, refused=True))
 
 

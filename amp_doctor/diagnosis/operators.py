@@ -18,6 +18,7 @@ REFUSED = ("banned", "unsupported", "mixed")
 _ADDS_EPS = frozenset("add iadd radd clamp clamp_min clip maximum".split())
 # The first whole number whose successor is none of the format.
 _WHOLE = {"FP16": 2048, "BF16": 256}
+_AUGMENTED = frozenset("iadd isub imul itruediv idiv ifloordiv imod ipow iand ior ixor".split())
 # What the loss and the gradients of a step may be off before a precision is said to change it.
 TOLERANCE = 0.1
 
@@ -72,13 +73,34 @@ def adds_eps(one: Operator) -> bool:
     return one.trouble == "underflow" and one.phase == "forward" and one.operator.strip("_") in _ADDS_EPS
 
 
+def format_of(one: Operator) -> str:
+    """The format that it goes wrong in."""
+    return "BF16" if "bfloat16" in (one.precision.rpartition("/")[2], one.dtype) else "FP16"
+
+
+def beyond(one: Operator) -> str:
+    """The constant that it cannot hold in half, in words; empty where it fails of something else."""
+    if one.trouble != "unsupported":
+        return ""
+    if one.amax >= FP16.overflow_threshold:
+        return magnitude(one.amax)
+    # Of what the script itself has died of only errors about constants are kept.
+    return "" if one.precision else "its constant"
+
+
+def writes_in_place(name: str) -> bool:
+    """Whether an operator writes into a tensor that it reads: `index_add_`, `+=`, `x[i] = ...`."""
+    bare = name.removesuffix(INPUT).strip("_")
+    return (name.endswith("_") and not name.startswith("_")) or bare == "setitem" or bare in _AUGMENTED
+
+
 def ails(one: Operator) -> str:
     """What is wrong with it in half, as a clause about `it`."""
-    short = "BF16" if "bfloat16" in (one.precision.rpartition("/")[2], one.dtype) else "FP16"
+    short = format_of(one)
     if one.trouble == "banned":
         return "CUDA's autocast refuses it"
-    if one.trouble == "unsupported" and one.amax >= FP16.overflow_threshold:
-        return f"{short} cannot hold {magnitude(one.amax)}, and it raises an error"
+    if constant := beyond(one):
+        return f"{short} cannot hold {constant}, and it raises an error"
     if one.trouble in REFUSED:
         return f"it fails on what autocast hands it in {short}"
     whose = "the gradients that its backward computes" if one.phase == "backward" else "its results"

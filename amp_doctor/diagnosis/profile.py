@@ -25,7 +25,7 @@ GRADIENTS = (ACTIVATION_GRAD, WEIGHT_GRAD)
 # The loss scales for which a profile says what gradients lose.
 LOSS_SCALES = (1, 8, 128, 1024, 65536)
 
-BACKWARD, STEP = "backward", "step"
+BACKWARD, STEP, RAISED, CLIPPED = "backward", "step", "raised", "clipped"
 
 # How a run ended, the worse the later; a merge keeps the worse.
 ENDS = ("", "steps", "finished", "time-limit", "interrupted", "exception")
@@ -282,7 +282,8 @@ class Replay:
 class Profile:
     """Everything a probed run has seen; see DESIGN section 6 for the JSON.
 
-    `places` are the lines of the user's own code that start a backward pass (BACKWARD) and step an optimizer (STEP).
+    `places` are the lines of the user's own code that start a backward pass (BACKWARD), step an optimizer (STEP), clip
+    gradients that still carry the loss scale (CLIPPED), and have raised the error that ended the run (RAISED).
     """
 
     torch: str = ""

@@ -13,6 +13,7 @@ from amp_doctor.diagnosis.keep import forward, merged, refused
 from amp_doctor.diagnosis.memory import memory
 from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, adds_eps, too_coarse
 from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails, right_with_float32_weights
+from amp_doctor.diagnosis.raised import out_of_order
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 from amp_doctor.diagnosis.scale import Verdict, ceiling, few, loss_scale
 from amp_doctor.diagnosis.snippet import snippet
@@ -91,7 +92,7 @@ def _mended(known: Facts, keep: tuple[KeepFP32, ...], dtype: str, why: str) -> t
         lines += _guards(known.profile, keep) if dtype == "float16" else []
         changed = f"{listed(lines)} {'is' if len(lines) == 1 else 'are'} changed"
         return dtype, f"{why}, once {changed}" if lines else why
-    if refused_at(known.profile):
+    if refused_at(known.profile) or out_of_order(known.profile):
         why = "what was counted before it fits FP16" if dtype == "float16" and not keep else why
         return dtype, f"{ended}: mend that first; {why}"
     if right_with_float32_weights(known.profile):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amp_doctor.diagnosis.operators import writes_in_place
 from amp_doctor.diagnosis.precision import any_half
 from amp_doctor.diagnosis.words import listed
 
@@ -107,9 +108,26 @@ def _lines(kept: Sequence[KeepFP32], device: str) -> list[str]:
             f'#     with torch.autocast("{device}", enabled=False):',
             "#         ...  # the line as it is, with .float() after each tensor that the operator reads",
         ]
+        out += _in_place([one.operator for one in kept if writes_in_place(one.operator)])
         if any(one.refused and one.operator.startswith(_REFUSED_LOSS) for one in kept):
             out.append("# Better: binary_cross_entropy_with_logits, without the sigmoid, needs no such region.")
     return out
+
+
+def _in_place(operators: Sequence[str]) -> list[str]:
+    """What writes into a copy that `.float()` has made leaves the tensor itself as it was."""
+    if not operators:
+        return []
+    return [
+        "#     What writes in place would write into such a copy, which is lost. Make a new tensor in FP32 instead:",
+        *(f"#         {_anew(_told(name))}" for name in dict.fromkeys(operators)),
+    ]
+
+
+def _anew(name: str) -> str:
+    if name.endswith("_") and not name.startswith("_"):
+        return f"out = out.float().{name.rstrip('_')}(...)  # and not out.{name}(...)"
+    return f"x = x.float()  # before the line, for {name}"
 
 
 def _told(text: str) -> str:

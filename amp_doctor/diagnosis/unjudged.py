@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amp_doctor.diagnosis.agreement import LOOKS, OPERATORS, Agreement
+from amp_doctor.diagnosis.agreement import LOOKS, OPERATORS
 from amp_doctor.diagnosis.precision import any_half
+from amp_doctor.diagnosis.scene import Agreement
 from amp_doctor.diagnosis.trust import distrusted
 from amp_doctor.diagnosis.words import count
 
@@ -78,6 +79,7 @@ _SCALED = (_scaler, "no GradScaler scaled in this run")
 _NEEDS: dict[str, tuple[tuple[Callable[[Profile], bool], str], ...]] = {
     "AMP105": (_WEIGHTS,),
     "AMP106": (_SCALED,),
+    "AMP201": (_SCALED,),
     "AMP206": (_SCALED,),
     "AMP209": (_REGION, (_unscaled, "the losses of this run were scaled")),
     "AMP210": (_SCALED,),

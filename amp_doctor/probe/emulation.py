@@ -17,6 +17,7 @@ STARTED = (
     "--dry-run off runs it plainly"
 )
 FAILED = "the script failed while CUDA was emulated, which nobody had asked for: --dry-run off runs it plainly"
+AS_ON_A_GPU = "the script failed under the emulated CUDA as it would on a GPU; --dry-run off runs it without"
 
 # What a script fails with on a GPU as well.
 INNOCENT = (ImportError, SyntaxError, FileNotFoundError, SystemExit)

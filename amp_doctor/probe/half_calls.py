@@ -37,7 +37,7 @@ _NO_HALF = frozenset(
 _MIXED = ("dtype", "should be the same", "must have the same", "expected scalar type")
 # A constant beyond the range of half. They write it into half memory; on a GPU others compute with it in FP32.
 _CONSTANT = "without overflow"
-_WRITE = frozenset(
+WRITE = frozenset(
     "fill_ full full_like new_full masked_fill masked_fill_ index_fill index_fill_ scatter scatter_ pad "
     "linspace".split()
 )
@@ -70,7 +70,7 @@ def mixes(values: Any) -> bool:
     return torch.float32 in dtypes and not dtypes.isdisjoint(LOW)
 
 
-def beyond(values: Iterable[Any]) -> float:
+def beyond(values: Iterable[object]) -> float:
     """The largest finite constant among arguments that FP16 cannot hold; 0 when there is none."""
     sizes = (abs(float(one)) for one in values if isinstance(one, (int, float)) and not isinstance(one, bool))
     return max((one for one in sizes if FP16.overflow_threshold <= one < float("inf")), default=0.0)
@@ -78,7 +78,7 @@ def beyond(values: Iterable[Any]) -> float:
 
 def _only_on_cpu(name: str, words: str) -> bool:
     if _CONSTANT in words:
-        return name not in _WRITE
+        return name not in WRITE
     return any(one in words for one in _ONLY_ON_CPU) and name not in _NO_HALF and not name.startswith(_FAMILIES)
 
 

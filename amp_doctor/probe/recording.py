@@ -106,16 +106,9 @@ class Recording:
         """The profile, with all notes there are by now; the first call decides how the run ended."""
         if self._expired and how in ("steps", "finished"):
             how = "time-limit"
-        told = emulation.FAILED in self._notes or isinstance(self.error, emulation.INNOCENT)
-        if how == "exception" and self._unasked and not told:
-            self.note(emulation.FAILED)
-            if self._says:
-                emulation.say(emulation.FAILED)
+        if how == "exception":
+            self._failed()
         if self.session is not None:
-            if how == "exception" and self.session.calibrating and self.session.scalers.widened:
-                self.note(WIDENED)
-            if how == "exception" and self.error is not None:
-                self.session.failed(self.error)
             return self._noted(self.session.end(how))
         if self._bare is None:
             asked = self.settings
@@ -126,6 +119,19 @@ class Recording:
             self._ends(self._bare)
         missing = () if "torch" in sys.modules else (NO_TORCH,)
         return self._noted(replace(self._bare, notes=missing))
+
+    def _failed(self) -> None:
+        """Say what has a part in the failure: the emulation, calibrating, or neither where a GPU fails as well."""
+        session, words = self.session, emulation.FAILED
+        if session is not None and self.error is not None and session.profile is None and session.failed(self.error):
+            words = emulation.AS_ON_A_GPU
+        elif session is not None and session.calibrating and session.scalers.widened:
+            self.note(WIDENED)
+        told = not {emulation.FAILED, emulation.AS_ON_A_GPU}.isdisjoint(self._notes)
+        if self._unasked and not told and not isinstance(self.error, emulation.INNOCENT):
+            self.note(words)
+            if self._says:
+                emulation.say(words)
 
     def expire(self) -> None:
         """From any thread: the time is up, and the next step is the last."""

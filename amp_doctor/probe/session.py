@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from amp_doctor.diagnosis.profile import RAISED, Source
+from amp_doctor.diagnosis.raised import foretelling
 from amp_doctor.probe.activations import Activations
+from amp_doctor.probe.clipping import Clipping
 from amp_doctor.probe.device import describe
 from amp_doctor.probe.eager import Eager
 from amp_doctor.probe.gradients import Gradients
@@ -28,6 +31,7 @@ from amp_doctor.probe.settings import AUTO, CALIBRATE, Settings, Stop
 from amp_doctor.probe.sites import Sites
 from amp_doctor.probe.steps import StepCounter
 from amp_doctor.probe.summary import profile_of
+from amp_doctor.probe.traces import own_place
 from amp_doctor.probe.weights import Weights
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from amp_doctor.diagnosis.profile import Profile, Source
+    from amp_doctor.diagnosis.profile import Profile
     from amp_doctor.probe.impose import Imposed
     from amp_doctor.probe.names import Record
 
@@ -61,6 +65,7 @@ class Session:
         self.activations = Activations(self)
         self.gradients = Gradients(self)
         self.scalers = Scalers(self)
+        self.clipping = Clipping(self)
         self.steps = StepCounter(self)
         self.weights = Weights(self)
         self.operators = OperatorLog(self)
@@ -92,6 +97,7 @@ class Session:
         self._eager.install(self._patches, self.note)
         self.gradients.patch(self._patches)
         self.scalers.patch(self._patches)
+        self.clipping.patch(self._patches)
         watch_hooks(self._patches)
         self.steps.install()
         self.activations.install()
@@ -106,12 +112,17 @@ class Session:
         self._patches.undo()
         self._eager.remove()
 
-    def failed(self, error: BaseException) -> None:
-        """The script has raised: perhaps because autocast refuses what it called."""
+    def failed(self, error: BaseException) -> bool:
+        """The script has raised; whether it is what a GPU would have raised as well, as far as that can be told."""
         with self.guard("refused operators"):
+            place = own_place(error)
+            if place is not None:
+                self.places[RAISED] = Source(*place)
             met = refusal(error, self.names)
             if met is not None:
                 self.operators.refused.append(met)
+            return met is not None or bool(foretelling(str(error)))
+        return False
 
     def end(self, how: str) -> Profile:
         """The profile of what was seen, handed to `on_end`; the first call decides how the run ended."""

@@ -111,13 +111,19 @@ def without_stop(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def summary(error: BaseException) -> str:
     """One line for a note: what was raised, and the innermost line of the user's code, or of any if there is none."""
-    peel(error)
-    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [place for place in places if not place[0].startswith(INSTALLED)] or places
-    where = f" ({own[-1][0]}:{own[-1][1]})" if own else ""
+    place = own_place(error)
+    where = f" ({place[0]}:{place[1]})" if place else ""
     # torch writes some messages in bold.
     text = " ".join(_CONTROL.sub("", str(error)).strip().partition("\n")[0].split())
     return f"{type(error).__name__}{': ' if text else ''}{text[:200]}{where}"
+
+
+def own_place(error: BaseException) -> tuple[str, int] | None:
+    """File and line of the innermost frame of the user's code, or of any if there is none; our frames are taken out."""
+    peel(error)
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if not place[0].startswith(INSTALLED)] or places
+    return own[-1] if own else None
 
 
 def _complain(text: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from amp_doctor.diagnosis.agreement import CLEARED, Agreement, agreement, layers_beside
+from amp_doctor.diagnosis.agreement import agreement, layers_beside
+from amp_doctor.diagnosis.scene import CLEARED, Agreement
 from amp_doctor.diagnosis.unjudged import unjudged
 from amp_doctor.report.finding_json import finding_values
 from amp_doctor.report.text import source_line

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amp_doctor import catalog
-from amp_doctor.diagnosis.agreement import CLEARED, CONFIRMED, LOOKS, agreement, layers_beside
+from amp_doctor.diagnosis.agreement import LOOKS, agreement, layers_beside
 from amp_doctor.diagnosis.profile import (
     FirstNonfinite,
     Layer,
@@ -23,6 +23,7 @@ from amp_doctor.diagnosis.profile import (
     Source,
     Steps,
 )
+from amp_doctor.diagnosis.scene import CLEARED, CONFIRMED
 from amp_doctor.diagnosis.unjudged import NOT_JUDGED, unjudged
 from amp_doctor.finding import Finding, Related, Severity, Span
 from amp_doctor.numerics.histogram import ExponentHistogram
@@ -322,3 +323,65 @@ def test_nan_clears_nothing() -> None:
     gradients = run(layer("0", weight_grad=FULL), precision=Precision(("float16",)))
     assert verdict("AMP209", gradients) == CLEARED
     assert verdict("AMP209", replace(gradients, first_nonfinite=broken.first_nonfinite)) is None
+
+
+def ended(error: str, line: int = 7) -> Profile:
+    """A run that ended in an error; the note has the path as Python tells it."""
+    return run(
+        ended="exception",
+        notes=("a note", f"the script raised {error} (/src/train.py:{line})"),
+        places={"raised": Source("train.py", line)},
+        precision=Precision(("float16",), True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("AMP206", "RuntimeError: step() has already been called since the last update()."),
+        ("AMP234", "RuntimeError: step() has already been called since the last update()."),
+        ("AMP206", "RuntimeError: unscale_() has already been called on this optimizer since the last update()."),
+        ("AMP217", "RuntimeError: unscale_() has already been called on this optimizer since the last update()."),
+        ("AMP218", "RuntimeError: unscale_() is being called after step()."),
+        ("AMP241", "AssertionError: No inf checks were recorded for this optimizer."),
+        ("AMP208", "AssertionError: No inf checks were recorded prior to update."),
+        ("AMP202", "AssertionError: Attempted step but _scale is None.  This may indicate your script did not use"),
+        ("AMP402", "ValueError: Attempting to unscale FP16 gradients."),
+        ("AMP222", "RuntimeError: Closure use is not currently supported if GradScaler is enabled."),
+    ],
+)
+def test_an_error_of_the_scaler_confirms_what_foretells_it(code: str, error: str) -> None:
+    agreed = agreement(lint(code), ended(error), [])
+    assert agreed is not None
+    assert (agreed.verdict, agreed.words) == (CONFIRMED, f"the run ended on train.py:7 with {error.rstrip('.')}")
+    assert agreement(lint("AMP219"), ended(error), []) is None
+    assert verdict(code, replace(ended(error), ended="steps")) is None
+    # Raised elsewhere it is another mistake, but for the lines that the finding leads to.
+    assert agreement(lint(code, 8), ended(error), []) is None
+    trail = (Related("train.py", Span(7, 1, 7, 2), "stepped here"),)
+    led = agreement(lint(code, 8, related=trail), ended(error), [])
+    assert led is not None
+    assert led.verdict == CONFIRMED
+
+
+def test_gradients_that_were_clipped_with_the_scale_in_them() -> None:
+    clipped = run(
+        precision=Precision(("float16",), True),
+        places={"clipped": Source("train.py", 7)},
+        scaler=(ScalerEvent(5, 65536.0, False),),
+    )
+    agreed = agreement(lint("AMP201"), clipped, [])
+    assert agreed is not None
+    assert agreed.verdict == CONFIRMED
+    assert agreed.words == "gradients were clipped on this line while they were multiplied by the loss scale, 65536"
+    assert agreement(lint("AMP201", 8), clipped, []) is None
+    assert open_words("AMP201", replace(clipped, places={})).startswith("what it warns of was not seen in 10 steps")
+    assert open_words("AMP201", run()) == "no GradScaler scaled in this run"
+
+
+def test_a_constant_that_ended_the_run_confirms() -> None:
+    fill = Operator("masked_fill_", "", Source("train.py", 7), "", "unsupported", "float16", 1e9)
+    agreed = agreement(lint("AMP501"), run(operators=(fill,), ended="exception"), [seen("AMP617", line=7)])
+    assert agreed is not None
+    assert (agreed.verdict, agreed.codes) == (CONFIRMED, ("AMP617",))
+    assert agreed.words == "masked_fill_ on this line: unsupported, and the run ended with it"

@@ -95,3 +95,34 @@ def test_the_error_that_ended_the_run_is_not_pasted_again() -> None:
     # An error that has nothing to do with dtypes says nothing about them.
     other = "the script raised FileNotFoundError: no such file (/src/train.py:3)"
     assert recommend(replace(AS_IS, ended="exception", notes=(other,))).reasons == recommend(AS_IS).reasons
+
+
+FILLED = Source("/src/net.py", 15)
+OVERFLOWED = (
+    "the script raised RuntimeError: value cannot be converted to type c10::Half without overflow (/src/net.py:15)"
+)
+
+
+def test_a_constant_that_half_cannot_hold_is_to_be_mended_first() -> None:
+    fill = Operator("masked_fill_", "1", FILLED, "", "unsupported", "float16", 1e9)
+    found = recommend(replace(AS_IS, ended="exception", notes=(OVERFLOWED,), operators=(fill,)))
+    assert found.reasons[0].startswith(
+        "the script ended in an error of masked_fill_ at net.py:15, whose constant FP16 cannot hold: mend that first;"
+    )
+    [kept] = found.keep_fp32
+    assert (kept.operator, kept.source, kept.refused) == ("masked_fill_", FILLED, True)
+    assert kept.reason == "FP16 cannot hold 1e9, and it raises an error"
+
+
+def test_an_error_of_the_scaler_is_to_be_mended_first() -> None:
+    note = (
+        "the script raised RuntimeError: step() has already been called since the last update(). (/src/train.py:15); "
+        "there is no GPU here"
+    )
+    found = recommend(replace(AS_IS, ended="exception", notes=(note,)))
+    assert found.dtype == "float16"
+    assert found.keep_fp32 == ()
+    assert found.reasons[0].startswith(
+        "the script ended in an error of the GradScaler at train.py:15 "
+        "(step() has already been called since the last update()): mend that first;"
+    )

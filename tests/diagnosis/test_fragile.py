@@ -155,3 +155,29 @@ def test_gradients_that_are_wrong_in_bfloat16_alone_are_news_for_a_script_that_u
     assert codes(off, OFF, replay=wrong) == []
     mild = Replay(outcomes=(Outcome("O1/bfloat16", 0.08, 0.2), Outcome("O1/float16", 0.01, 0.08)))
     assert codes(off, OFF, replay=mild, precision=brain) == []
+
+
+def test_a_constant_that_ended_the_run_is_an_error_in_whichever_half() -> None:
+    fill = Operator("masked_fill_", "", LINE, "", "unsupported", "float16", 1e9)
+    half = Precision(("float16",), True, ("float32",))
+
+    def told(one: Operator) -> tuple[str, str, str]:
+        [found] = findings(Profile(operators=(one,), precision=half))
+        return found.code, found.severity.value, found.message
+
+    code, severity, message = told(fill)
+    assert (code, severity) == ("AMP617", "error")
+    assert "raises an error in FP16, which cannot hold 1e9: fill with -inf or torch.finfo(x.dtype).min" in message
+    assert message.endswith("the run ended here")
+    assert "in BF16, which cannot hold its constant" in told(replace(fill, dtype="bfloat16", amax=0.0))[2]
+
+
+def test_an_operator_in_place_is_not_told_to_write_into_a_copy() -> None:
+    half = Precision(("float16",), True, ("float32",))
+    mixed = Operator("index_add_", "", LINE, "O1/float16", "mixed", "float16", 3.0)
+    for name, cure in (
+        ("index_add_", "cast what it reads with .to() to the dtype of what it writes into"),
+        ("index_add", "cast with .float() or .to() what it reads"),
+    ):
+        [found] = findings(Profile(operators=(replace(mixed, operator=name),), precision=half))
+        assert found.message.endswith(cure)

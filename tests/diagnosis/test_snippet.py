@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from amp_doctor.diagnosis.profile import Operator, Source
 from amp_doctor.diagnosis.recommend import recommend
-from tests.diagnosis.test_recommend import OVERFLOWING, T4
+from tests.diagnosis.test_recommend import HALF as HALF_SCRIPT
+from tests.diagnosis.test_recommend import HEALTHY, OVERFLOWING, T4
 
 HALF = torch.ones(2, 4, dtype=torch.float16)
 Pair = namedtuple("Pair", ("first", "second"))
@@ -88,3 +90,21 @@ def test_a_block_of_transformers_and_a_packed_sequence() -> None:
     with torch.autocast("cpu", dtype=torch.float16):
         assert block(hidden_states=HALF).dtype == torch.float32
         assert lstm(packed, (torch.ones(1, 2, 3).half(), torch.ones(1, 2, 3).half()))[0].data.dtype == torch.float32
+
+
+LOST = "What writes in place would write into such a copy, which is lost."
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("index_add_", "out = out.float().index_add(...)  # and not out.index_add_(...)"),
+        ("setitem", "x = x.float()  # before the line, for setitem"),
+        ("__iadd__", "x = x.float()  # before the line, for __iadd__"),
+        ("index_add", ""),
+    ],
+)
+def test_an_operator_in_place_gets_a_tensor_of_its_own(name: str, told: str) -> None:
+    line = Operator(name, "", Source("net.py", 9), "O1/float16", "mixed", "float16", 3.0)
+    text = recommend(replace(HEALTHY, precision=HALF_SCRIPT, operators=(line,), device=T4)).snippet
+    assert (LOST in text, told in text) == (bool(told), True)

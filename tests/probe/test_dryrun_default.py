@@ -112,13 +112,18 @@ def test_a_failure_says_how_to_run_it_plainly(tmp_path: Path) -> None:
     run = probed(tmp_path, "--mode", "observe", write(tmp_path, code))
     assert run.status == 1
     assert "unsafe to autocast" in run.err
-    assert run.err.endswith(f"amp-doctor: {emulation.FAILED}\n")
-    assert emulation.FAILED in run.notes
+    assert run.err.endswith(f"amp-doctor: {emulation.AS_ON_A_GPU}\n")
+    assert emulation.AS_ON_A_GPU in run.notes
     assert probed(tmp_path, "--dry-run", "off", "--fail-on", "never", "--steps", "4", "train.py").status == 0
     # It was asked for: nothing is to be said.
     asked = probed(tmp_path, "--dry-run", "cuda", "--mode", "observe", "train.py")
     assert "amp-doctor:" not in asked.err
-    assert emulation.FAILED not in asked.notes
+    assert emulation.AS_ON_A_GPU not in asked.notes
+    # Of any other error nobody knows whose it is.
+    other = USUAL.replace("torch.manual_seed(0)", "raise RuntimeError('gone')")
+    run = probed(tmp_path, write(tmp_path, other, "other.py"))
+    assert run.err.endswith(f"amp-doctor: {emulation.FAILED}\n")
+    assert emulation.FAILED in run.notes
 
 
 @pytest.mark.parametrize("line", ["import gone", "open('gone')", "raise SystemExit(2)"])
