@@ -72,6 +72,12 @@ def coarser(profile: Profile) -> bool:
     return wide.gradient_error > max(HALF_WRONG, MUCH * narrow.gradient_error)
 
 
+def needs_float16(profile: Profile) -> bool:
+    """Whether BF16 gets half of the gradients of the step wrong, and FP16 does not, with what was tried in FP32."""
+    wide = outcome(profile, O1_BFLOAT16)
+    return bool(tried(profile)) and wide is not None and (wide.gradient_error or 0.0) > HALF_WRONG
+
+
 def changes(profile: Profile, precision: str) -> str:
     """`changes the loss of the replayed step by 12 % and its gradients by 40 %`; empty without a replay."""
     seen = outcome(profile, precision)

@@ -12,7 +12,7 @@ from amp_doctor.diagnosis.hardware import machine, speed
 from amp_doctor.diagnosis.keep import forward, merged, refused
 from amp_doctor.diagnosis.memory import memory
 from amp_doctor.diagnosis.operators import O1_BFLOAT16, O1_FLOAT16, adds_eps, too_coarse
-from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails, right_with_float32_weights
+from amp_doctor.diagnosis.outcomes import changes, coarser, float16_fails, needs_float16, right_with_float32_weights
 from amp_doctor.diagnosis.raised import out_of_order
 from amp_doctor.diagnosis.recommendation import KeepFP32, Recommendation
 from amp_doctor.diagnosis.scale import Verdict, ceiling, few, loss_scale
@@ -59,8 +59,9 @@ def _dtype(known: Facts, fits: bool, keep: tuple[KeepFP32, ...], verdict: Verdic
         return "float32", "infinities or NaN appear without any reduced precision: mend that first"
     if not here.float16:
         return "float32", here.reason
-    healthy = fits and not keep and not vanishing(known)
-    coarse = too_coarse(profile) or (healthy and coarser(profile))
+    whole = fits and not vanishing(known)
+    healthy = whole and not keep
+    coarse = too_coarse(profile) or (healthy and coarser(profile)) or (whole and needs_float16(profile))
     if (here.bfloat16 or not here.known) and coarse:
         return _too_coarse(known, fits, keep)
     if here.known and here.bfloat16:

@@ -101,8 +101,11 @@ class _Proof:
             return self._marked(recommendation, Judgement(INCONCLUSIVE, reason))
         judgement = self._tried(recommendation, full)
         told, advice = judgement.reason, recommendation
-        while judgement.verdict == REFUTED:
-            revised = next_best(advice, self._profile)
+        refuted: list[str] = []
+        # After BF16 FP16 with some of it in FP32 is an attempt: where that shows nothing, FP32 is what is certain.
+        while judgement.verdict == REFUTED or (refuted and advice.dtype == "float16" and judgement.verdict != VERIFIED):
+            refuted.append(advice.dtype)
+            revised = next_best(advice, self._profile, refuted)
             if revised is None:
                 break
             advice = revised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -119,6 +120,24 @@ def test_that_bfloat16_fails_is_why_float16_is_chosen(device: Device) -> None:
         "BF16 changes the loss of the replayed step by 8.6 % and its gradients by 71.0 %; "
         "FP16 has three bits more, and everything fits it"
     )
+
+
+@pytest.mark.parametrize("device", [CPU, H200])
+@pytest.mark.parametrize(("off", "expected"), [(0.68, "float16"), (0.4, "bfloat16")])
+def test_where_half_of_the_gradients_are_wrong_in_bfloat16_float16_is_mended(
+    device: Device, off: float, expected: str
+) -> None:
+    """As in an SSIM of images from 0 to 255; BF16 changes the loss by too little to say so."""
+    outcomes = (Outcome("O1/float16", inf, inf), Outcome("O1/bfloat16", 0.074, off))
+    found = recommend(replace(replayed(MATMUL, keep=("attn: matmul",), outcomes=outcomes), device=device))
+    assert found.dtype == expected
+    assert [one.operator for one in found.keep_fp32] == ["matmul"]
+    if expected == "float16":
+        assert found.reasons[0].startswith(
+            "BF16 changes the loss of the replayed step by 7.4 % and its gradients by 68"
+        )
+    # Where nothing mends FP16 there is no choice.
+    assert recommend(replace(replayed(MATMUL, outcomes=outcomes), device=device)).dtype == "bfloat16"
 
 
 def test_what_autocast_refuses_needs_a_line_whatever_the_dtype() -> None:

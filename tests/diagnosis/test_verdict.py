@@ -22,7 +22,7 @@ from amp_doctor.diagnosis.profile import (
     Source,
     Steps,
 )
-from amp_doctor.diagnosis.recommendation import LossScale, Recommendation, Run, Verified, to_values
+from amp_doctor.diagnosis.recommendation import KeepFP32, LossScale, Recommendation, Run, Verified, to_values
 from amp_doctor.diagnosis.revise import next_best
 from amp_doctor.diagnosis.verdict import (
     INCONCLUSIVE,
@@ -193,6 +193,24 @@ def test_next_best() -> None:
     assert third is not None
     assert (third.dtype, third.opt_level) == ("float32", "O0")
     assert next_best(third, cpu) is None
+
+
+def test_after_bfloat16_comes_float16_where_it_is_known_what_mends_it() -> None:
+    mul = Operator("mul", "head", Source("m.py", 3), "O1/float16", "overflow", "float16", 1e6)
+    profile = Profile(device=Device("cpu"), operators=(mul,), replay=Replay(keep=("head: mul",)))
+    kept = (KeepFP32("head", "overflows", "mul", mul.source, whole=False),)
+    first = replace(ADVICE, dtype="bfloat16", keep_fp32=kept)
+    second = next_best(first, profile, ["bfloat16"])
+    assert second is not None
+    assert (second.dtype, second.opt_level, second.keep_fp32) == ("float16", "O1", kept)
+    third = next_best(second, profile, ["bfloat16", "float16"])
+    assert third is not None
+    assert third.dtype == "float32"
+    # After float16 nothing of it is tried again; without a way to mend it neither.
+    for one, refuted in ((first, ["float16", "bfloat16"]), (replace(first, keep_fp32=()), ["bfloat16"])):
+        other = next_best(one, profile, refuted)
+        assert other is not None
+        assert other.dtype == "float32"
 
 
 def test_a_gpu_without_bf16_goes_back_to_float32() -> None:

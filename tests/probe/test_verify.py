@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amp_doctor.diagnosis.profile import Device, Precision, Profile, Steps
+from amp_doctor.diagnosis.profile import Device, Operator, Precision, Profile, Replay, Source, Steps
 from amp_doctor.diagnosis.recommendation import KeepFP32, LossScale, Recommendation
 from amp_doctor.probe.fresh import Fresh
 from amp_doctor.probe.rerun import Command, Rerun, environment_of, rerun
@@ -328,6 +328,20 @@ def test_a_script_that_autocast_breaks_goes_back_to_float32(tmp_path: Path) -> N
     assert (found.verified.verdict, found.dtype) == ("refuted", "float32")
     assert "unsafe to autocast" in found.verified.reason
     assert [bool(run.failure) for run in found.verified.runs] == [False, False, True, False, True]
+
+
+def test_after_bfloat16_float16_with_lines_that_cannot_be_changed_is_no_last_word(tmp_path: Path) -> None:
+    mul = Operator("mul", "", Source("train.py", 3), "O1/float16", "overflow", "float16", 1e6)
+    kept = KeepFP32("", "planted", "mul", mul.source, whole=False)
+    profile = Profile(
+        device=Device("cpu"), steps=Steps(STEPS, STEPS, STEPS), operators=(mul,), replay=Replay(keep=("mul",))
+    )
+    command = Command((write(tmp_path, REFUSED),), str(tmp_path), environment(), (), "cuda" in REFUSED)
+    found = verify(profile, replace(advice("bfloat16"), keep_fp32=(kept,)), command)
+    assert found.verified is not None
+    assert (found.verified.verdict, found.verified.instead, found.dtype) == ("refuted", "float32", "float32")
+    assert "float16, tried instead, is inconclusive: to be changed first" in found.verified.reason
+    assert "float32, tried instead, is verified" in found.verified.reason
 
 
 def test_float32_for_a_script_in_float32_leaves_nothing_to_verify(tmp_path: Path) -> None:
