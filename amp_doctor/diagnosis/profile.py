@@ -129,7 +129,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Attempts of the first optimizer that stepped; attempted = taken + skipped."""
+    """Attempts of the leading optimizer (probe/steps.py); attempted = taken + skipped."""
 
     requested: int = 0
     attempted: int = 0
