@@ -81,8 +81,8 @@ def loses(facts: Facts) -> Iterable[Draft]:
             return True
         if one.trouble not in _LOSSES or adds_eps(one) or (one.trouble == "overflow" and one.phase == "forward"):
             return False
-        if one.phase == "backward" and one.layer in vanish:
-            return False
+        if one.phase == "backward" and (one.layer in vanish or (one.trouble == "overflow" and facts.largest_scale < 1)):
+            return False  # AMP602 and AMP604 tell of it
         if chosen and one.precision == O1_FLOAT16:
             return one in chosen  # the rest comes from these
         came = outcome(facts.profile, one.precision)
