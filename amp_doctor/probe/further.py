@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from amp_doctor.probe.session import Session
     from amp_doctor.probe.zeros import Arrived, Place
 
-_STEPS = 9
+_STEPS = 5
 # They are kept until the run is over, so their tensors must be few; and their replays may take so many seconds of the
 # processor, or a share of what the run took, and on a busy machine so many times that on the clock.
 _BYTES = 1 << 25
@@ -38,6 +38,8 @@ class Further:
         session = self._session
         if before is None or not before.tape.entries or before.tape.bytes > _BYTES or session.nonfinite.broken:
             return False
+        if session.settings.every > 1:
+            return False  # who counts one step in ten wants it cheap
         reduced = session.scalers.used or session.scalers.autocast
         return len(self._recorders) < _STEPS and (session.calibrating or not reduced)
 
