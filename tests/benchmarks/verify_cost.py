@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import torch._dynamo  # noqa: F401 - loaded with the first optimizer, so by the probe of the script before its proof
+
 from amp_doctor.diagnosis.profile import Device, Precision, Profile, Steps
 from amp_doctor.diagnosis.recommendation import LossScale, Recommendation
 from amp_doctor.probe.verify import Command, verify
